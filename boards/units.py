@@ -15,29 +15,21 @@ from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.compression.registry import CODECS, GRADIENT_CODECS, RAW, WEIGHT_CODECS
 from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.compression.zero_value import adder, decoder, encoder
-from hdl.compute.operands import OPERANDS
-from hdl.config import (
-    Compute,
-    ComputeStub,
-    Credits,
-    Grid,
-    Int16Config,
-    JobSlots,
-    NodeConfig,
-    Peer,
-    Programs,
-    Quantization,
-    Replay,
-    RootReduce,
-    ServerConfig,
-    ServerMemories,
-    Slots,
-    Tenants,
-    Throttles,
-)
+from hdl.config import Credits, NodeConfig, Peer, RootReduce
 from hdl.config.forms import with_options
+from hdl.features.compute.feature import Compute
+from hdl.features.compute.operands import OPERANDS
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.int16.feature import Int16Config
+from hdl.features.programs.feature import Programs
+from hdl.features.quantization.feature import Quantization
+from hdl.features.replay.feature import Replay
+from hdl.features.slots.feature import JobSlots, Slots
+from hdl.features.slots.job_table import JobFrame
+from hdl.features.streaming.feature import ServerConfig, ServerMemories
+from hdl.features.throttles.feature import Throttles
 from hdl.ring.link import LinkSignature
-from hdl.ring.slots.job_table import JobFrame
 
 __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_value_codec"]
 
@@ -123,8 +115,8 @@ def gradient_codec(*, codec, lanes):
 
 def control_hub():
     """Dispatch of the control words of a node."""
-    from hdl.ring.control_words import units
-    from hdl.ring.replay.control_hub import ControlHub
+    from hdl.features.replay.control_hub import ControlHub
+    from hdl.features.replay.control_words import units
     return ControlHub(takes=[unit.takes for unit in units(NodeConfig(link=Replay(), programs=Programs()))])
 
 
@@ -148,13 +140,13 @@ def command_checkers(*, queues):
 class SlotsWithMessages(wiring.Component):
     """Ends of links in slots with access by messages: all that a node has of slots.
 
-    Members are those of :class:`~hdl.ring.slots.link.SlotLink` and :class:`~hdl.ring.slots.access.MessageAccess`, but
-    for those between the two.
+    Members are those of :class:`~hdl.features.slots.link.SlotLink` and
+    :class:`~hdl.features.slots.access.MessageAccess`, but for those between the two.
     """
 
     def __init__(self, *, config):
-        from hdl.ring.slots.access import MessageAccess
-        from hdl.ring.slots.link import SlotLink
+        from hdl.features.slots.access import MessageAccess
+        from hdl.features.slots.link import SlotLink
         self._link, self._access = SlotLink(config=config), MessageAccess()
         link, access = self._link.signature.members, self._access.signature.members
         super().__init__({name: link[name] for name in link
@@ -181,9 +173,9 @@ class SlotsWithMessages(wiring.Component):
 
 def far_memories(*, config):
     """Weights and state of a server in its far memory, with the ports of its collective engine."""
-    from hdl.far.memories import FarMemories
+    from hdl.features.far.memories import FarMemories
     writers = {name: 2 if name == "weights" else 1 for name in config.far_bases}
-    owners = {name: ((0,), (0,) * count) for name, count in writers.items()} if config.has(Tenants) else None
+    owners = {name: ((0,), (0,) * count) for name, count in writers.items()} if config.has("tenants") else None
     return FarMemories(config=config, readers=dict.fromkeys(config.far_bases, (0,)), writers=writers, owners=owners)
 
 
@@ -207,20 +199,20 @@ def _shared_lane(*rules):
 
 
 def _lookup_table(unit, format="FP32", **parameters):
-    from hdl.compression.table.format import LookupTable
+    from hdl.features.table.format import LookupTable
     from hdl.floating import format as formats
     table = LookupTable(format=getattr(formats, format), **parameters)
-    targets = {"Encoder": "hdl.compression.table.encoder:Encoder", "Decoder": "hdl.compression.table.decoder:Decoder"}
+    targets = {"Encoder": "hdl.features.table.encoder:Encoder", "Decoder": "hdl.features.table.decoder:Decoder"}
     return Unit(targets[unit], {"table": table, "lanes": 4})
 
 
 def _centroid_table(unit, centroids=16):
-    from hdl.compression.centroid.format import CentroidTable
+    from hdl.features.codebook.format import CentroidTable
     table = CentroidTable(centroids=centroids)
-    targets = {"Encoder": "hdl.compression.centroid.format:Encoder",
-               "Decoder": "hdl.compression.centroid.format:Decoder",
-               "MatrixVector": "hdl.compression.centroid.gather_reduce:MatrixVector",
-               "CentroidProduct": "hdl.compute.centroid_product:CentroidProduct"}
+    targets = {"Encoder": "hdl.features.codebook.format:Encoder",
+               "Decoder": "hdl.features.codebook.format:Decoder",
+               "MatrixVector": "hdl.features.codebook.gather_reduce:MatrixVector",
+               "CentroidProduct": "hdl.features.codebook_layers.centroid_product:CentroidProduct"}
     return Unit(targets[unit], {"table": table, "lanes": 4})
 
 
@@ -230,17 +222,16 @@ def _formats(source, target):
 
 
 def _block_codec(unit, codec, lanes=4, format="FP32"):
-    from hdl.compression.block import microscaling, shared_exponent
+    from hdl.features.mx import microscaling, shared_exponent
     from hdl.floating import format as formats
     parameters = {"codec": getattr(shared_exponent, codec, None) or getattr(microscaling, codec), "lanes": lanes}
-    if unit not in ("Packer", "Unpacker", "DotProduct"):
+    if unit not in ("Packer", "Unpacker"):
         parameters["format"] = getattr(formats, format)
-    targets = {"Encoder": "hdl.compression.block.coding:Encoder",
-               "Decoder": "hdl.compression.block.coding:Decoder",
-               "Quantizer": "hdl.compression.block.quantizer:Quantizer",
-               "Packer": "hdl.compression.block.packing:Packer",
-               "Unpacker": "hdl.compression.block.packing:Unpacker",
-               "DotProduct": "hdl.compression.block.dot_product:BlockDotProduct"}
+    targets = {"Encoder": "hdl.features.mx.coding:Encoder",
+               "Decoder": "hdl.features.mx.coding:Decoder",
+               "Quantizer": "hdl.features.mx.quantizer:Quantizer",
+               "Packer": "hdl.features.mx.packing:Packer",
+               "Unpacker": "hdl.features.mx.packing:Unpacker"}
     return Unit(targets[unit], parameters)
 
 
@@ -269,22 +260,23 @@ UNITS = {
     "floating.narrow": Unit("hdl.floating.convert:FloatConverter", _formats("FP32", "BF16")),
     "floating.to_integer": Unit("hdl.floating.convert:FloatToInteger", {}),
     "floating.from_integer": Unit("hdl.floating.convert:IntegerToFloat", {}),
-    "compute.multiply_accumulate": Unit("hdl.compute.multiply_accumulate:MultiplyAccumulate", {}),
+    "compute.multiply_accumulate": Unit("hdl.features.compute.multiply_accumulate:MultiplyAccumulate", {}),
     "compute.centroid_product": _centroid_table("CentroidProduct"),
-    "compute.array": Unit("hdl.compute.array:MacArray", {"rows": 1, "columns": 4}),
-    # By name of the format; ``gradring sweep`` shows the figures.
-    **{f"compute.operands_{name}": Unit("hdl.compute.arrays:make_array", {
+    "compute.array": Unit("hdl.features.compute.array:MacArray", {"rows": 1, "columns": 4}),
+    # By name of the format; ``gradring lab sweep`` shows the figures.
+    **{f"compute.operands_{name}": Unit("hdl.features.compute.arrays:make_array", {
         "operands": name, "rows": 4, "columns": 4, "dsps": 4}) for name in OPERANDS},
-    "compute.panel": Unit("hdl.compute.panel:PanelBuffer", {"lanes": 4}),
-    "compute.product": Unit("hdl.compute.product:MatrixProduct", {"rows": 4, "columns": 4}),
-    "compute.vector": Unit("hdl.compute.vector:VectorUnit", {"lanes": 4, "memory_rows": 4096}),
-    "compute.program_lane": Unit("hdl.compute.program_lane:ProgramLane", {}),
-    "compute.row_unit": Unit("hdl.compute.row_unit:RowUnit", {"lanes": 4, "memory_rows": 4096}),
-    "compute.vector_lane": Unit("hdl.compute.vector_lane:VectorLane", {}),
-    "compute.gemm": Unit("hdl.compute.gemm:Gemm", {"rows": 4, "lanes": 4, "memory_rows": 4096}),
-    "compute.centroid_layer": Unit("hdl.compute.centroid_layer:CentroidLayer", {"lanes": 4, "memory_rows": 4096}),
-    "compute.scale_mask": Unit("hdl.compute.scale_mask:ScaleMask", {"rows": 4, "lanes": 4}),
-    "compute.loop_nest": Unit("hdl.compute.loop_nest:LoopNest", {"rows": 4, "lanes": 4}),
+    "compute.panel": Unit("hdl.features.compute.panel:PanelBuffer", {"lanes": 4}),
+    "compute.product": Unit("hdl.features.compute.product:MatrixProduct", {"rows": 4, "columns": 4}),
+    "compute.vector": Unit("hdl.features.compute.vector:VectorUnit", {"lanes": 4, "memory_rows": 4096}),
+    "compute.program_lane": Unit("hdl.features.compute.program_lane:ProgramLane", {}),
+    "compute.row_unit": Unit("hdl.features.compute.row_unit:RowUnit", {"lanes": 4, "memory_rows": 4096}),
+    "compute.vector_lane": Unit("hdl.features.compute.vector_lane:VectorLane", {}),
+    "compute.gemm": Unit("hdl.features.compute.gemm:Gemm", {"rows": 4, "lanes": 4, "memory_rows": 4096}),
+    "compute.centroid_layer": Unit("hdl.features.codebook_layers.centroid_layer:CentroidLayer", {
+        "lanes": 4, "memory_rows": 4096}),
+    "compute.scale_mask": Unit("hdl.features.compute.scale_mask:ScaleMask", {"rows": 4, "lanes": 4}),
+    "compute.loop_nest": Unit("hdl.features.compute.loop_nest:LoopNest", {"rows": 4, "lanes": 4}),
     "compression.zero_value.encoder": Unit("hdl.compression.zero_value.encoder:Encoder", {"lanes": 4}),
     "compression.zero_value.adder": Unit("hdl.compression.zero_value.adder:Adder", {}),
     "compression.zero_value.decoder": Unit("hdl.compression.zero_value.decoder:Decoder", {"lanes": 4}),
@@ -296,9 +288,6 @@ UNITS = {
     "compression.shared_exponent.quantizer_mxint8_bf16": _block_codec("Quantizer", "MXINT8", 32, "BF16"),
     "compression.shared_exponent.quantizer_mxint8": _block_codec("Quantizer", "MXINT8", 32),
     "compression.shared_exponent.quantizer_mx9_bf16": _block_codec("Quantizer", "MX9", 16, "BF16"),
-    **{f"compression.dot_product_{codec.lower()}": _block_codec("DotProduct", codec)
-       for codec in (
-           "MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1")},
     "compression.lookup_table.encoder": _lookup_table("Encoder"),
     "compression.lookup_table.decoder": _lookup_table("Decoder"),
     "compression.lookup_table.centroid_encoder": _lookup_table("Encoder", centroids=True),
@@ -308,15 +297,15 @@ UNITS = {
     "compression.lookup_table.bf16_decoder": _lookup_table("Decoder", "BF16"),
     "compression.lookup_table.bf16_centroid_decoder": _lookup_table("Decoder", "BF16", centroids=True),
     "compression.lookup_table.small_decoder": _lookup_table("Decoder", exponents=32),
-    # By name of the format; ``gradring sweep`` shows the figures of those that are here.
+    # By name of the format; ``gradring lab sweep`` shows the figures of those that are here.
     **{f"compression.weight_codec.{name}": Unit("boards.units:weight_codec", {"codec": name, "lanes": 4})
        for name in WEIGHT_CODECS if name != RAW},
     "compression.gradient_codec.zero_value": Unit("boards.units:zero_value_codec", {"lanes": 4}),
     **{f"compression.gradient_codec.{name}": Unit("boards.units:gradient_codec", {"codec": name, "lanes": 4})
        for name, codec in GRADIENT_CODECS.items() if not codec.sums_coded},
-    "compression.prefix_code.encoder": Unit("hdl.compression.table.prefix_encoder:Encoder", {}),
-    "compression.prefix_code.decoder": Unit("hdl.compression.table.prefix_decoder:Decoder", {}),
-    "compression.centroid.nearest": Unit("hdl.compression.centroid.nearest:NearestCentroid",
+    "compression.prefix_code.encoder": Unit("hdl.features.table.prefix_encoder:Encoder", {}),
+    "compression.prefix_code.decoder": Unit("hdl.features.table.prefix_decoder:Decoder", {}),
+    "compression.centroid.nearest": Unit("hdl.features.codebook.nearest:NearestCentroid",
                                          {"centroids": 16, "lanes": 4}),
     "compression.centroid.encoder": _centroid_table("Encoder"),
     "compression.centroid.decoder": _centroid_table("Decoder"),
@@ -346,14 +335,14 @@ UNITS = {
     "masking.magnitude": Unit("hdl.masking.magnitude:MagnitudeMask", {"lanes": 4}),
     "masking.engine": Unit("hdl.masking.engine:MaskEngine", {}),
     "masking.additive": Unit("hdl.baselines.additive_mask:AdditiveMask", {"lanes": 4}),
-    **{f"quantization.matrix_vector_{form}": Unit("hdl.quantization.matrix_vector:MatrixVector", {
+    **{f"quantization.matrix_vector_{form}": Unit("hdl.features.quantization.matrix_vector:MatrixVector", {
         "lanes": 16, "form": form}) for form in ("adjusted", "separate")},
-    "quantization.requantizer": Unit("hdl.quantization.requantizer:Requantizer", {}),
-    "quantization.integer_offset": Unit("hdl.baselines.float_offset:IntegerOffset", {"lanes": 16}),
-    "quantization.float_offset": Unit("hdl.baselines.float_offset:FloatOffset", {"lanes": 16}),
-    "quantization.float_scale": Unit("hdl.baselines.float_offset:FloatOffset", {
+    "quantization.requantizer": Unit("hdl.features.quantization.requantizer:Requantizer", {}),
+    "quantization.integer_offset": Unit("hdl.features.quantization.float_offset:IntegerOffset", {"lanes": 16}),
+    "quantization.float_offset": Unit("hdl.features.quantization.float_offset:FloatOffset", {"lanes": 16}),
+    "quantization.float_scale": Unit("hdl.features.quantization.float_offset:FloatOffset", {
         "lanes": 16, "offset": False}),
-    "quantization.engine": _of_node("hdl.quantization.engine:InferenceEngine", features=(Quantization(),)),
+    "quantization.engine": _of_node("hdl.features.quantization.engine:InferenceEngine", features=(Quantization(),)),
     "throttle": Unit("hdl.throttle:Throttle", {}),
     "rows.serializer": Unit("hdl.streams.rows:RowSerializer", {"lanes": 4}),
     "rows.assembler": Unit("hdl.streams.rows:RowAssembler", {"lanes": 4}),
@@ -362,39 +351,44 @@ UNITS = {
     "ring.depacketizer": Unit("hdl.ring.depacketizer:Depacketizer", {}),
     "ring.link_transmitter": Unit("hdl.ring.link:LinkTransmitter", {"segments": 4, "egress_words": 544}),
     "ring.link_receiver": Unit("hdl.ring.link:LinkReceiver", {"segments": 4, "packet_words": 268}),
-    "ring.replay_transmitter": Unit("hdl.ring.replay.transmitter:ReplayTransmitter", {
+    "ring.replay_transmitter": Unit("hdl.features.replay.transmitter:ReplayTransmitter", {
         "segments": 4, "egress_words": 268}),
-    "ring.replay_receiver": Unit("hdl.ring.replay.receiver:ReplayReceiver", {"segments": 4, "packet_words": 268}),
-    "ring.control_transmitter": Unit("hdl.ring.replay.control_transmitter:ControlTransmitter", {"window": 31}),
+    "ring.replay_receiver": Unit("hdl.features.replay.receiver:ReplayReceiver", {"segments": 4, "packet_words": 268}),
+    "ring.control_transmitter": Unit("hdl.features.replay.control_transmitter:ControlTransmitter", {"window": 31}),
     "ring.link_ends": Unit("hdl.ring.link_ends:LinkEnds", {}),
     "ring.link_ends.throttles": _of_node("hdl.ring.link_ends:LinkEnds", features=(Throttles(),)),
-    "ring.link_ends.replay": _of_node("hdl.ring.link_ends:LinkEnds", link=Replay()),
-    "ring.link_switch": Unit("hdl.ring.switch:LinkSwitch", {"signature": LinkSignature()}),
-    "ring.switched_link": _of_node("hdl.ring.switched_link:SwitchedLink", topology=Grid()),
-    "ring.switched_link.replay": _of_node("hdl.ring.switched_link:SwitchedLink", topology=Grid(), link=Replay()),
+    "ring.link_ends.replay": _of_node("hdl.features.replay.link_ends:ReplayEnds", link=Replay()),
+    "ring.link_switch": Unit("hdl.features.grid.switch:LinkSwitch", {"signature": LinkSignature()}),
+    "ring.switched_link": _of_node("hdl.features.grid.switched_link:SwitchedLink", topology=Grid()),
+    "ring.switched_link.replay": _of_node(
+        "hdl.features.grid.switched_link:SwitchedLink", topology=Grid(), link=Replay()),
     "ring.wire_delay": Unit("hdl.ring.wire_delay:WireDelay", {"signature": LinkSignature()}),
-    "ring.slots.clock": Unit("hdl.ring.slots.clock:Clock", {}),
-    "ring.slots.departures": Unit("hdl.ring.slots.clock:Departures", {}),
-    "ring.slots.records": Unit("hdl.ring.slots.records:RecordLaps", {}),
-    "ring.slots.table": Unit("hdl.ring.slots.table:SlotTable", {}),
-    "ring.slots.messages": Unit("hdl.ring.slots.messages:MessageGate", {}),
-    "ring.slots.access": Unit("hdl.ring.slots.access:MessageAccess", {}),
-    "ring.slots.path": Unit("hdl.ring.slots.path:SlotPath", {"depth": 512}),
-    "ring.slots.link": Unit("hdl.ring.slots.link:SlotLink", _SLOTS),
-    "ring.slots.job_table": Unit("hdl.ring.slots.job_table:JobTable", {"frame": JobFrame(longest=268)}),
-    "ring.slots.job_rooms": Unit("hdl.ring.slots.job_rooms:RoomLaps", {}),
-    "ring.slots.job_path": Unit("hdl.ring.slots.job_path:JobPath", {"depth": 512, "frame": JobFrame(longest=268)}),
-    "ring.slots.job_link": _of_node("hdl.ring.slots.job_link:JobLink", link=JobSlots(), programs=Programs()),
+    "ring.slots.clock": Unit("hdl.features.slots.clock:Clock", {}),
+    "ring.slots.departures": Unit("hdl.features.slots.clock:Departures", {}),
+    "ring.slots.records": Unit("hdl.features.slots.records:RecordLaps", {}),
+    "ring.slots.table": Unit("hdl.features.slots.table:SlotTable", {}),
+    "ring.slots.messages": Unit("hdl.features.slots.messages:MessageGate", {}),
+    "ring.slots.access": Unit("hdl.features.slots.access:MessageAccess", {}),
+    "ring.slots.path": Unit("hdl.features.slots.path:SlotPath", {"depth": 512}),
+    "ring.slots.link": Unit("hdl.features.slots.link:SlotLink", _SLOTS),
+    "ring.slots.job_table": Unit("hdl.features.slots.job_table:JobTable", {"frame": JobFrame(longest=268)}),
+    "ring.slots.job_rooms": Unit("hdl.features.slots.job_rooms:RoomLaps", {}),
+    "ring.slots.job_path": Unit("hdl.features.slots.job_path:JobPath", {
+        "depth": 512, "frame": JobFrame(longest=268)}),
+    "ring.slots.job_link": _of_node("hdl.features.slots.job_link:JobLink", link=JobSlots(), programs=Programs()),
     "ring.slots.all": Unit("boards.units:SlotsWithMessages", _MESSAGES),
-    "ring.slots.link.messages": Unit("hdl.ring.slots.link:SlotLink", _MESSAGES),
-    "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),
-    "ring.keepalive": Unit("hdl.ring.replay.keepalive:KeepAlive", {}),
-    "ring.round_relay": Unit("hdl.ring.replay.round_relay:RoundRelay", {}),
+    "ring.slots.link.messages": Unit("hdl.features.slots.link:SlotLink", _MESSAGES),
+    "ring.signal_relay": Unit("hdl.features.replay.signals:SignalRelay", {"queues": 2}),
+    "ring.keepalive": Unit("hdl.features.replay.keepalive:KeepAlive", {}),
+    "ring.round_relay": Unit("hdl.features.quorum.round_relay:RoundRelay", {}),
     "ring.control_hub": Unit("boards.units:control_hub", {}),
-    "ring.control_words": _of_node("hdl.ring.control_words:ControlWords", link=Replay(), programs=Programs()),
-    "ring.walk": Unit("hdl.ring.order:Walk", {"elements": 16384, "segment": 256}),
-    "ring.walk.late": Unit("hdl.ring.order:Walk", {"elements": 16384, "segment": 256, "chained": True, "lags": True}),
-    "ring.walk.interleaved": Unit("hdl.ring.interleaved:InterleavedWalk", {"elements": 16384, "segment": 256}),
+    "ring.control_words": _of_node("hdl.features.replay.control_words:ControlWords", link=Replay(),
+                                   programs=Programs()),
+    "ring.sequence": Unit("hdl.ring.order:SequenceGenerator", {"elements": 16384, "segment": 256}),
+    "ring.sequence.late": Unit(
+        "hdl.ring.order:SequenceGenerator", {"elements": 16384, "segment": 256, "chained": True, "lags": True}),
+    "ring.sequence.interleaved": Unit(
+        "hdl.ring.interleaved:InterleavedGenerator", {"elements": 16384, "segment": 256}),
     "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),
     "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
     "ring.collective.one_owner": _of_node("hdl.ring.collective:CollectiveEngine", role=RootReduce()),
@@ -412,38 +406,41 @@ UNITS = {
     "control.command_control": Unit("hdl.control.command_control:CommandControl", {}),
     "control.command_loader": Unit("hdl.control.command_loader:CommandLoader", {}),
     "control.event_queue": Unit("hdl.control.event_queue:EventQueue", {"queues": 2, "depth": 8}),
-    "control.program_memory": Unit("hdl.control.program_memory:ProgramMemory", {"queues": 2, "depth": 64}),
-    "control.program_banks": Unit("hdl.control.program_banks:ProgramBanks", {}),
+    "control.program_memory": Unit("hdl.features.programs.program_memory:ProgramMemory", {"queues": 2, "depth": 64}),
+    "control.program_banks": Unit("hdl.features.programs.program_banks:ProgramBanks", {}),
     "control.remote_after": Unit("hdl.control.remote_after:RemoteAfter", {"queues": 2}),
-    "control.region_versions": Unit("hdl.control.region_versions:RegionVersions", {}),
+    "control.region_versions": Unit("hdl.features.programs.region_versions:RegionVersions", {}),
     "control.rejections": Unit("hdl.control.rejections:Rejections", {"queues": 2}),
     "control.scoreboard": Unit("hdl.control.scoreboard:Scoreboard", {"queues": 2}),
     "control.sequencer": Unit("hdl.control.sequencer:Sequencer", {"depth": 64}),
     "control.trace": Unit("hdl.control.trace:Trace", {"queues": 2, "lanes": 4}),
     "control.registers": Unit("hdl.control.register_file:RegisterFile", {}),
-    "control.latched_settings": Unit("hdl.control.latched_settings:LatchedSettings", {}),
-    "compute.engine": _of_node("hdl.compute.engine:ComputeEngine", compute=Compute()),
-    "compute.engine.row_owners": _of_node("hdl.compute.engine:ComputeEngine", compute=Compute(buffer_tags=True)),
-    "compute.lists": Unit("hdl.compute.list_runner:ListRunner", {
+    "control.latched_settings": Unit("hdl.features.programs.latched_settings:LatchedSettings", {}),
+    "compute.engine": _of_node("hdl.features.compute.engine:ComputeEngine", compute=Compute()),
+    "compute.engine.row_owners": _of_node(
+        "hdl.features.compute.engine:ComputeEngine", compute=Compute(buffer_tags=True)),
+    "compute.lists": Unit("hdl.features.compute.list_runner:ListRunner", {
         "words": (16384, 16384, 8192), "lanes": 4, "rows": 4}),
-    "compute.memory_access": Unit("hdl.compute.memory_access:MemoryAccess", {"rows": (4096, 4096, 2048), "lanes": 4}),
-    "compute.row_owners": Unit("hdl.compute.row_owners:RowOwners", {"rows": 2048}),
-    "compute.stand_in": _of_node("hdl.compute.stand_in:StandIn", stub=ComputeStub()),
+    "compute.memory_access": Unit("hdl.features.compute.memory_access:MemoryAccess", {
+        "rows": (4096, 4096, 2048), "lanes": 4}),
+    "compute.row_owners": Unit("hdl.features.compute.row_owners:RowOwners", {"rows": 2048}),
+    "compute.stand_in": _of_node("hdl.features.compute_stub.stand_in:StandIn", stub=ComputeStub()),
     "far.memories": Unit("boards.units:far_memories", {
         "config": ServerConfig(memories=ServerMemories(far=1 << 20))}),
-    "far.guard": Unit("hdl.far.guard:FarGuard", {"rows": 1 << 18, "lanes": 4, "outstanding": 32}),
-    "far.mover": _of_node("hdl.far.mover:Mover", programs=Programs(move_queue=True), compute=Compute(far=1 << 20)),
-    "rounds.keeper": Unit("hdl.rounds.keeper:RoundKeeper", {}),
-    "rounds.closer": Unit("hdl.rounds.closer:RoundCloser", {}),
-    "rounds.weighting": Unit("hdl.rounds.weighting:Weighting", {}),
-    "rounds.fold": Unit("hdl.rounds.fold:Fold", _ROUNDS),
-    "rounds.engine": Unit("hdl.rounds.engine:RoundEngine", _ROUNDS),
+    "far.guard": Unit("hdl.features.far.guard:FarGuard", {"rows": 1 << 18, "lanes": 4, "outstanding": 32}),
+    "far.mover": _of_node(
+        "hdl.features.far.mover:Mover", programs=Programs(move_queue=True), compute=Compute(far=1 << 20)),
+    "rounds.keeper": Unit("hdl.features.quorum.keeper:RoundKeeper", {}),
+    "rounds.closer": Unit("hdl.features.quorum.closer:RoundCloser", {}),
+    "rounds.weighting": Unit("hdl.features.quorum.weighting:Weighting", {}),
+    "rounds.fold": Unit("hdl.features.quorum.fold:Fold", _ROUNDS),
+    "rounds.engine": Unit("hdl.features.quorum.engine:RoundEngine", _ROUNDS),
     "node": Unit("hdl.node:Node", {}),
     "node.replay": _of_node("hdl.node:Node", link=Replay()),
     "node.control_words": _of_node("hdl.node:Node", link=Replay(), programs=Programs()),
     "node.slots": Unit("hdl.node:Node", _SLOTS),
-    "int16.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _INT16),
-    "int16.engine": Unit("hdl.int16_node.engine:Engine", _INT16),
-    "int16.masker": Unit("hdl.int16_node.masking:Masker", _INT16),
-    "int16.node": Unit("hdl.int16_node.node:Int16Node", _INT16),
+    "int16.command_queue": Unit("hdl.features.int16.queue:CommandQueue", _INT16),
+    "int16.engine": Unit("hdl.features.int16.engine:Engine", _INT16),
+    "int16.masker": Unit("hdl.features.int16.masking:Masker", _INT16),
+    "int16.node": Unit("hdl.features.int16.node:Int16Node", _INT16),
 }

@@ -1,34 +1,26 @@
-"""Configuration of nodes in sections, for `node` of gradring.simulate and for gradring.open_session."""
+"""Configuration of nodes in sections, for `node` of gradring.simulate and for gradring.open_session.
 
-from hdl.config import (
-    Compute,
-    ComputeStub,
-    Credits,
-    Grid,
-    Int16Config,
-    Int16Memories,
-    JobSlots,
-    Memories,
-    NodeConfig,
-    Optimizer,
-    Peer,
-    Programs,
-    Quantization,
-    Replay,
-    RootReduce,
-    Server,
-    ServerConfig,
-    ServerMemories,
-    SettableVersion,
-    SingleRing,
-    Slots,
-    Tenants,
-    Throttles,
-    Weights,
-    Worker,
-)
+Sections of features are imported when they are named.
+"""
 
-__all__ = ["Compute", "ComputeStub", "Credits", "Grid", "Int16Config", "Int16Memories", "JobSlots", "Memories",
-           "NodeConfig", "Optimizer", "Peer", "Programs", "Quantization", "Replay", "RootReduce", "Server",
-           "ServerConfig", "ServerMemories", "SettableVersion", "SingleRing", "Slots", "Tenants", "Throttles",
-           "Weights", "Worker"]
+import itertools
+from typing import Any
+
+from hdl.config import Credits, Memories, NodeConfig, Optimizer, Peer, RootReduce, SingleRing, Weights
+from hdl.registry import FEATURES, section
+
+_OF_FEATURES = tuple(sorted(itertools.chain.from_iterable(
+    names for entry in FEATURES.values() for names in entry.sections.values())))
+
+__all__ = ["Credits", "Memories", "NodeConfig", "Optimizer", "Peer", "RootReduce", "SingleRing", "Weights",
+           *_OF_FEATURES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_FEATURES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return section(name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,26 +2,17 @@
 """Top level of any board: a ring of nodes on one chip, and a serial link to the host."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.config import (
-    Compute,
-    ComputeStub,
-    Configuration,
-    Credits,
-    Int16Config,
-    Memories,
-    NodeConfig,
-    Optimizer,
-    Programs,
-    SingleRing,
-    Tenants,
-)
-from hdl.int16_node.node import Int16Node
+from hdl.config import Configuration, Credits, Memories, NodeConfig, Optimizer, SingleRing
+from hdl.config.forms import with_options
+from hdl.feature import features_of
 from hdl.node import Node
+from hdl.registry import section
 from hdl.ring.ports import joined, ports_of
 from hdl.ring.topology import GridTopology, RingTopology
 from hdl.serial.endpoint import check_sizes
@@ -33,8 +24,9 @@ __all__ = ["BOARDS", "BoardConfig", "BoardTop", "node_of"]
 
 
 def node_of(config):
-    """Build the node of a configuration: an :class:`Int16Node` of an :class:`Int16Config`, else a :class:`Node`."""
-    return Int16Node(config) if config.is_int16 else Node(config)
+    """Build the node of a configuration: a :class:`~hdl.node.Node`, or the node that a feature has in its place."""
+    classes = [feature.node() for feature in features_of(config)]
+    return next((found for found in classes if found is not None), Node)(config)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,37 +59,66 @@ _SMALL = NodeConfig(
     memories=Memories(gradient=672, weight=672, state=672, planes=1), masking=False, sparsify=False,
     link=Credits(ingress=2))
 
-#: 16-bit integers, with the memories of an iCE40 UP.
-_INT16 = Int16Config()
-
 #: All rules, for digits without a hidden layer or with a small one, on a chip of 24,288 LUTs.
 _COMPACT = NodeConfig(
     topology=SingleRing(max_nodes=4), memories=Memories(gradient=2048, weight=2048, state=2048),
     optimizer=Optimizer(interval=8), masking=False, sparsify=False, link=Credits(ingress=2))
 
-#: All rules, with memories for digits with a hidden layer, and programs of two queues.
-_FULL = _COMPACT.replace(
-    memories=Memories(gradient=6144, weight=6144, state=4096), programs=Programs(), stub=ComputeStub())
 
-#: The same node for two users who do not trust each other.
-_TENANTS = _FULL.replace(features=(Tenants(),))
+def _int16():
+    """16-bit integers, with the memories of an iCE40 UP."""
+    return section("Int16Config")()
 
-#: `_FULL` with 16 multiply-adds per cycle in place of the compute stub. On its own it keeps the state of all
-#: parameters, and its activation memory holds 36 examples of digits with a hidden layer of 64.
-_COMPUTE = _FULL.replace(memories={"state": 6144}, stub=None, compute=Compute(rows=4, activations=8192))
+
+def _full(**options):
+    """All rules, with memories for digits with a hidden layer, and programs of two queues."""
+    return with_options(_COMPACT, {"memories.gradient": 6144, "memories.weight": 6144, "memories.state": 4096,
+                                   "programs": True, "stub": True} | options)
+
+
+def _tenants():
+    """The same node for two users who do not trust each other."""
+    return _full(features="tenants")
+
+
+def _compute():
+    """The full node with 16 multiply-adds per cycle in place of the compute stub.
+
+    On its own it keeps the state of all parameters, and its activation memory holds 36 examples of digits with a
+    hidden layer of 64.
+    """
+    return _full(**{"memories.state": 6144, "stub": False, "compute.rows": 4, "compute.activations": 8192})
+
+
+class _Boards(Mapping):
+    """Configurations of boards; that of a node is made when the board is named, since it may have features."""
+
+    def __init__(self, boards):
+        self._boards = boards
+
+    def __getitem__(self, name):
+        node, options = self._boards[name]
+        return BoardConfig(node=node() if callable(node) else node, **options)
+
+    def __iter__(self):
+        return iter(self._boards)
+
+    def __len__(self):
+        return len(self._boards)
+
 
 #: Configurations by the name of the board. The pins of each are in boards/boards.py.
-BOARDS = {
-    "simulated": BoardConfig(node=_SMALL, nodes=2, clock=12_000_000),
-    "ulx3s-85f": BoardConfig(node=_FULL, nodes=2, clock=62_500_000),
-    "ulx3s-85f-tenants": BoardConfig(node=_TENANTS, nodes=2, clock=62_500_000),
-    "ulx3s-85f-compute": BoardConfig(node=_COMPUTE, clock=62_500_000),
-    "ulx3s-25f": BoardConfig(node=_COMPACT, clock=62_500_000),
-    "orangecrab-25f": BoardConfig(node=_COMPACT, clock=60_000_000),
+BOARDS = _Boards({
+    "simulated": (_SMALL, {"nodes": 2, "clock": 12_000_000}),
+    "ulx3s-85f": (_full, {"nodes": 2, "clock": 62_500_000}),
+    "ulx3s-85f-tenants": (_tenants, {"nodes": 2, "clock": 62_500_000}),
+    "ulx3s-85f-compute": (_compute, {"clock": 62_500_000}),
+    "ulx3s-25f": (_COMPACT, {"clock": 62_500_000}),
+    "orangecrab-25f": (_COMPACT, {"clock": 60_000_000}),
     # The link shares its wires with a light and a button, whose circuits slow the edges.
-    "colorlight-5a-75b": BoardConfig(node=_COMPACT, clock=62_500_000, baud=1_000_000),
-    "icebreaker": BoardConfig(node=_INT16, clock=24_000_000),
-}
+    "colorlight-5a-75b": (_COMPACT, {"clock": 62_500_000, "baud": 1_000_000}),
+    "icebreaker": (_int16, {"clock": 24_000_000}),
+})
 
 
 class BoardTop(wiring.Component):

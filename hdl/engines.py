@@ -1,28 +1,20 @@
-"""List of the engines of a node, by its configuration: a new engine is entered here."""
+"""Engines of a node: those of the core, and those of its features."""
 
-from hdl.compute import description as compute
-from hdl.control import latched_settings
 from hdl.control.engine import operations_of
-from hdl.far import description as far
-from hdl.int16_node import description as int16_node
+from hdl.feature import features_of
 from hdl.masking import description as masking
-from hdl.quantization import description as quantization
 from hdl.ring import description as ring
-from hdl.rounds import description as rounds
 
 __all__ = ["engines", "operations"]
 
-#: Makers of descriptions for a full node, in order of priority at the memories. The first carries out collectives.
-_DESCRIPTIONS = (ring.describe, rounds.describe, masking.describe, quantization.describe, compute.describe_stand_in,
-                 compute.describe_layers, far.describe, latched_settings.describe)
-
 
 def engines(config):
-    """Descriptions of the engines that a node of this configuration has."""
-    if config.is_int16:
-        return int16_node.describe(config)
-    described = (describe(config) for describe in _DESCRIPTIONS)
-    return tuple(engine for engine in described if engine is not None)
+    """Descriptions of the engines that a node of this configuration has, in order of their priority."""
+    core = () if config.is_int16 else (ring.describe(config), masking.describe(config))
+    described = [engine for engine in core if engine is not None]
+    for feature in features_of(config):
+        described.extend(feature.engines(config))
+    return tuple(sorted(described, key=lambda engine: engine.priority))
 
 
 def operations(config):

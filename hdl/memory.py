@@ -23,8 +23,8 @@ READ_LATENCY = 2
 def read_signature(rows, lanes):
     """Reader's side of a read port: a row is requested with ``valid``, granted with ``ready``, and its elements are
     there :data:`READ_LATENCY` cycles after the grant, in ``elements`` while ``response`` is high. A memory that
-    answers late (:class:`~hdl.far.memories.FarMemories`) does so that many cycles after the grant or later, in
-    order."""
+    answers late (:class:`~hdl.features.far.memories.FarMemories`) does so that many cycles after the grant or later,
+    in order."""
     return wiring.Signature(
         {
             "valid": Out(1),

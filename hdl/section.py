@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from hdl.choices import choice_error
+from hdl.registry import feature_of_section, section, section_names
 
-__all__ = ["Domain", "Flag", "Integer", "Name", "OneOf", "Part", "Parts", "Section", "Words", "option"]
+__all__ = ["Domain", "Flag", "Integer", "Name", "OneOf", "Part", "Parts", "Section", "Types", "Words", "option"]
 
 _NEVER = object()
 
@@ -46,6 +47,14 @@ class Section:
     def check(self) -> None:
         """Raise ValueError if values of several fields do not go together."""
 
+    def needs(self) -> Iterator[str]:
+        """Names of the features that a node with this section needs, some of them perhaps several times."""
+        owner = feature_of_section(type(self).__name__)
+        if owner is not None:
+            yield owner
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            yield from field.metadata["domain"].needs(getattr(self, field.name))
+
     def said(self) -> Iterator[tuple[str, Any]]:
         """Names and values of the fields that are not off, in order."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -70,7 +79,7 @@ class Section:
         if part is not None:
             return part.replace(**change)
         field = next(field for field in dataclasses.fields(self) if field.name == name)  # type: ignore[arg-type]
-        return field.metadata["domain"].types[0](**change)
+        return field.metadata["domain"].types.first(**change)
 
 
 class Domain:
@@ -98,6 +107,10 @@ class Domain:
         if value not in self:
             raise ValueError(f"{label} must be {self.text}, not {value!r}")
         return value
+
+    def needs(self, value: Any) -> Iterable[str]:
+        """Names of the features that a value of the domain needs."""
+        return ()
 
 
 def _either(names: Iterable[Any]) -> str:
@@ -166,23 +179,75 @@ class Name(Domain):
         return str.__str__(value)
 
 
-class Part(Domain):
-    """Domain of sections of some types, or None with ``optional``."""
+class Types:
+    """Types of sections, those of features by their names alone: they are imported when they are asked for.
 
-    def __init__(self, *types: type, optional: bool = False) -> None:
-        self.types, self.optional = types, optional
-        self.text = _either([*(["None"] if optional else []), *(f"{cls.__name__}()" for cls in types)])
+    Parameters
+    ----------
+    core : type
+        Types of the core.
+    field : str, optional
+        Field of a configuration, to which features may add types.
+    among : collection of str, optional
+        Names of the only types of features that are meant.
+    """
+
+    def __init__(self, *core: type, field: str | None = None, among: Collection[str] | None = None) -> None:
+        self._core, self._field, self._among = core, field, among
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all types."""
+        added = () if self._field is None else section_names(self._field)
+        return (*(cls.__name__ for cls in self._core),
+                *(name for name in added if self._among is None or name in self._among))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[type]:
+        return map(self.named, self.names)
+
+    def __contains__(self, kind: object) -> bool:
+        return getattr(kind, "__name__", None) in self.names and self.named(kind.__name__) is kind  # type: ignore[attr-defined]
+
+    def named(self, name: str) -> type:
+        """Type of a name."""
+        return next((cls for cls in self._core if cls.__name__ == name), None) or section(name)
+
+    @property
+    def first(self) -> type:
+        """Type of a section that is made from some of its fields."""
+        return self.named(self.names[0])
+
+
+class Part(Domain):
+    """Domain of sections of some types, or None with ``optional``; parameters are those of :class:`Types`."""
+
+    def __init__(self, *types: type, optional: bool = False, field: str | None = None,
+                 among: Collection[str] | None = None) -> None:
+        self.types, self.optional = Types(*types, field=field, among=among), optional
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        return _either([*(["None"] if self.optional else []), *(f"{name}()" for name in self.types.names)])
 
     def __contains__(self, value: Any) -> bool:
         return type(value) in self.types or (self.optional and value is None)
+
+    def needs(self, value: Any) -> Iterable[str]:
+        return () if value is None else value.needs()
 
 
 class Parts(Domain):
     """Domain of tuples of sections of different types, which are brought into the order of their names."""
 
-    def __init__(self, *types: type) -> None:
-        self.types = types
-        self.text = f"a tuple of some of {', '.join(f'{cls.__name__}()' for cls in types)}"
+    def __init__(self, *types: type, field: str | None = None, among: Collection[str] | None = None) -> None:
+        self.types = Types(*types, field=field, among=among)
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        return f"a tuple of some of {', '.join(f'{name}()' for name in self.types.names)}"
 
     def __contains__(self, value: Any) -> bool:
         return isinstance(value, tuple) and all(type(part) in self.types for part in value)
@@ -194,3 +259,6 @@ class Parts(Domain):
             if kinds.count(kind) > 1:
                 raise ValueError(f"{label} must have {kind.__name__}() once, not {value!r}")
         return tuple(sorted(parts, key=lambda part: type(part).__name__))
+
+    def needs(self, value: Any) -> Iterable[str]:
+        return (name for part in value for name in part.needs())

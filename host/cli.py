@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hdl.choices import choice_error
-from host.commands.registry import CommandGroup
+from host.commands.registry import Commands
 from host.errors import ExpectedError
 from host.output import claims
 from host.plain_text import tolerate
@@ -109,7 +109,7 @@ def _close_output() -> int:
     return 1
 
 
-app = typer.Typer(cls=CommandGroup, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   rich_markup_mode=None)
 
 

@@ -14,10 +14,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hdl.config import Int16Config, NodeConfig, ServerConfig
-from hdl.config.couplings import COUPLINGS
+from hdl.config import NodeConfig
+from hdl.config.couplings import all_couplings
 from hdl.config.forms import name_of
 from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access, Field, Kind, Register
+from hdl.features.int16.feature import Int16Config
+from hdl.features.streaming.feature import ServerConfig
 from hdl.section import Part, Parts
 from host.make.commands import option_table
 from host.options import Section
@@ -243,7 +245,7 @@ def node_page() -> str:
         lines += [line for item in _section_items(kind, seen) for line in _wrapped(item)]
         lines.append("")
     lines += ["## Couplings", "", *textwrap.wrap(_COUPLINGS, WIDTH), ""]
-    for coupling in COUPLINGS:
+    for coupling in all_couplings():
         lines += _wrapped(f"**{', '.join(coupling.sections)}**: {coupling.rule}, since {coupling.reason}.")
     return "\n".join(lines) + "\n"
 
@@ -322,7 +324,35 @@ def run_page() -> str:
     return _RUN_PAGE + "\n".join(lines) + "\n"
 
 
-_DOCUMENTS = {"docs/node.md": node_page, "docs/registers.md": register_map, "docs/run.md": run_page,
+#: A definition that a page names with its file and line, as `` `file.py:12` `Class.method` ``.
+_PLACE = re.compile(r"`([\w/]+\.py):\d+` `([\w.]+)`")
+
+
+def _line_of(path: str, name: str) -> int:
+    """Line of a file in which a class, a function or a constant of this name is defined.
+
+    Raises
+    ------
+    ValueError
+        The file has no such definition.
+    """
+    lines, found = (ROOT / path).read_text(encoding="utf-8").split("\n"), 0
+    for depth, part in enumerate(name.split(".")):
+        pattern = re.compile(rf" {{{4 * depth}}}(?:class |def |){part}\b(?:\(|:| =)")
+        found = next((number for number in range(found, len(lines)) if pattern.match(lines[number])), -1) + 1
+        if not found:
+            raise ValueError(f"{path} must define {name}, which docs/architecture.md names")
+    return found
+
+
+def architecture_page() -> str:
+    """Text of docs/architecture.md, with the lines in which the definitions that it names begin."""
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    return _PLACE.sub(lambda match: f"`{match[1]}:{_line_of(match[1], match[2])}` `{match[2]}`", text)
+
+
+_DOCUMENTS = {"docs/architecture.md": architecture_page, "docs/node.md": node_page, "docs/registers.md": register_map,
+              "docs/run.md": run_page,
               "docs/registers.rdl": system_rdl,
               "host/make/options.json": option_table}
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from sim import regression
-from tests import processor_time
+from tests import limit, processor_time
 
 
-def pytest_configure(config):
-    config.pluginmanager.register(processor_time)
+def pytest_addoption(parser, pluginmanager):
+    pluginmanager.register(limit)
+    pluginmanager.register(processor_time)
 
 
 #: Folders and files whose tests build rings and whole nodes, each of which takes as long as dozens of small units.

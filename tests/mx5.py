@@ -2,36 +2,56 @@
 below the exponents of MX9, MX6 and MX4."""
 
 import contextlib
+from unittest import mock
 
-from hdl.compression import registry as gateware
-from hdl.compression.block import shared_exponent
+from hdl.compression.codec import FixedCodec
+from hdl.feature import Feature
+from hdl.features.mx import coding, shared_exponent
+from hdl.registry import FEATURES, Codes, Entry
 from sim.golden import codecs as model
-from sim.golden import shared_exponent as golden_shared_exponent
-
-__all__ = ["GATEWARE", "MODEL", "NAME", "PATCH", "registered"]
+from sim.golden.features.mx import shared_exponent as golden_shared_exponent
 
 NAME, CODE = "mx5", 16
 
-GATEWARE = gateware.block_codec(CODE, shared_exponent.SharedExponent(mantissa_bits=3))
+_FORMAT = shared_exponent.SharedExponent(mantissa_bits=3)
+GATEWARE = FixedCodec(code=CODE, block=_FORMAT.block, block_bits=_FORMAT.block_bits, encoder=coding.Encoder,
+                      decoder=coding.Decoder, parameters={"codec": _FORMAT})
 MODEL = model.FixedCodec(code=CODE, format=golden_shared_exponent.SharedExponent(mantissa_bits=3))
 
 #: The same as a change of the tree: file, the line that it follows, and the line that is added.
 PATCH = (
-    ("hdl/compression/registry.py", '    "centroid64": _centroid_codec(15, 64),\n',
-     '    "mx5": block_codec(16, shared_exponent.SharedExponent(mantissa_bits=3)),\n'),
-    ("sim/golden/codecs.py", '    "centroid64": CentroidCodec(code=15, centroids=64),\n',
-     '    "mx5": FixedCodec(code=16, format=shared_exponent.SharedExponent(mantissa_bits=3)),\n'),
+    ("hdl/registry.py", '        "mx9": Codes(ring=3, operands=2, blocks=True, broadcast=3),\n',
+     '        "mx5": Codes(ring=16),\n'),
+    ("hdl/features/mx/formats.py", '    "mx9": shared_exponent.MX9,\n',
+     '    "mx5": shared_exponent.SharedExponent(mantissa_bits=3),\n'),
+    ("sim/golden/codecs.py", '                           lambda make: make(code=15, centroids=64)),\n',
+     '    "mx5": OnDemand("sim.golden.features.mx.shared_exponent:SharedExponent",\n'
+     '                    lambda make: FixedCodec(code=16, format=make(mantissa_bits=3))),\n'),
 )
+
+
+class Mx5Feature(Feature):
+    """The format by itself."""
+
+    requires = ("mx",)
+
+    def codecs(self):
+        return {NAME: GATEWARE}
+
+
+FEATURE = Mx5Feature()
 
 
 @contextlib.contextmanager
 def registered():
     """Both registries have the format; nested uses leave it to the outermost to take it out again."""
-    if NAME in gateware.CODECS:
+    if NAME in FEATURES:
         yield
         return
-    gateware.CODECS[NAME], model.CODECS[NAME] = GATEWARE, MODEL
-    try:
-        yield
-    finally:
-        del gateware.CODECS[NAME], model.CODECS[NAME]
+    entry = Entry(module="tests.mx5", formats={NAME: Codes(ring=CODE)})
+    with mock.patch.dict(FEATURES, {NAME: entry}):
+        model.CODECS[NAME] = MODEL
+        try:
+            yield
+        finally:
+            del model.CODECS[NAME]

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["every_place"]
-
 #: Fractions by six bits, each alone and with the smallest and the largest number of bits below.
 _FRACTIONS = (np.arange(64, dtype=np.uint32)[:, np.newaxis] << 17 | np.array([0, 1, 0x1_FFFF], np.uint32)).ravel()
 

@@ -6,17 +6,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hdl.choices import choice_error
-from hdl.config.node import Configuration, Int16Config, NodeConfig, ServerConfig
-from hdl.section import Part, Parts, Section
+from hdl.config.node import Configuration, NodeConfig
+from hdl.section import Part, Parts, Section, Types
 
 __all__ = ["as_dict", "as_options", "from_dict", "name_of", "with_options"]
 
-_CONFIGURATIONS = (NodeConfig, ServerConfig, Int16Config)
+#: Types of configurations, by the core and by features.
+_CONFIGURATIONS = Types(NodeConfig, field="configuration")
 
 
 def name_of(kind: type) -> str:
     """Name of a type of section in text: ``job_slots`` of JobSlots, ``node`` of NodeConfig."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__.removesuffix("Config")).lower()
+    return _text_of(kind.__name__)
+
+
+def _text_of(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removesuffix("Config")).lower()
 
 
 def as_dict(config: Configuration) -> dict[str, Any]:
@@ -53,11 +58,11 @@ def from_dict(values: Mapping[str, Any]) -> Configuration:
     return _made(_CONFIGURATIONS, values, "Configuration")
 
 
-def _made(kinds: tuple[type, ...], values: Any, title: str) -> Any:
+def _made(kinds: Types, values: Any, title: str) -> Any:
     """Section of one of some types, from its fields."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{title} must be a table of fields, not {values!r}")
-    kind = _kind(kinds, values.get("kind", name_of(kinds[0])), title)
+    kind = _kind(kinds, values.get("kind", _text_of(kinds.names[0])), title)
     domains, fields = _domains(kind), {name: value for name, value in values.items() if name != "kind"}
     for name in fields:
         if name not in domains:
@@ -65,11 +70,11 @@ def _made(kinds: tuple[type, ...], values: Any, title: str) -> Any:
     return kind(**{name: _read(domains[name], value, f"{kind.__name__}.{name}") for name, value in fields.items()})
 
 
-def _kind(kinds: tuple[type, ...], name: Any, title: str) -> type:
-    names = {name_of(kind): kind for kind in kinds}
+def _kind(kinds: Types, name: Any, title: str) -> type:
+    names = {_text_of(kind): kind for kind in kinds.names}
     if name not in names:
         raise ValueError(choice_error(f"Kind of {title}", names, str(name)))
-    return names[name]
+    return kinds.named(names[name])
 
 
 def _read(domain: Any, value: Any, title: str) -> Any:
@@ -152,7 +157,7 @@ def _part(name: str, domain: Part, old: Any, options: Mapping[str, Any], fields:
             raise ValueError(f"Option {name}.{next(iter(fields))} must be left out with {name}=False")
         return None
     if chosen in (None, True):
-        kind = domain.types[0] if old is None else type(old)
+        kind = domain.types.first if old is None else type(old)
     else:
         kind = _kind(domain.types, chosen, name)
     for field in fields:

@@ -1,50 +1,27 @@
-"""Configurations of nodes: of a node with any role but a server's, of a server, and of an int16 node."""
+"""Configurations of nodes: their base, and that of a node with any role but a server's."""
 
 import dataclasses
+import functools
 import hashlib
 from typing import Any, ClassVar
 
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config.couplings import check_couplings
-from hdl.config.ring import (
-    Credits,
-    Grid,
-    JobSlots,
-    Link,
-    Peer,
-    Replay,
-    Role,
-    RootReduce,
-    Server,
-    SingleRing,
-    Slots,
-    Topology,
-    Worker,
-)
-from hdl.config.sections import (
-    Compute,
-    ComputeStub,
-    GradientCodec,
-    Int16Memories,
-    Memories,
-    Optimizer,
-    Programs,
-    ServerMemories,
-    Weights,
-)
+from hdl.config.ring import Credits, Link, Peer, Role, RootReduce, SingleRing, Topology
+from hdl.config.sections import GradientCodec, Memories, Optimizer, Weights
 from hdl.memory_map import memory_map
-from hdl.node_features import Quantization, SettableVersion, Tenants, Throttles
+from hdl.registry import FEATURES, feature
 from hdl.ring.header import LONGEST_SEGMENT
 from hdl.ring.topology import MOST_NODES
 from hdl.section import Flag, OneOf, Part, Parts, Section, option
 
-__all__ = ["FP32", "INT16", "Configuration", "Int16Config", "NodeConfig", "ServerConfig", "max_nodes_for"]
+__all__ = ["FP32", "INT16", "SEGMENTS", "Configuration", "Coupled", "NodeConfig", "max_nodes_for"]
 
 #: Formats of elements in memories.
 FP32, INT16 = "fp32", "int16"
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
-_SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
+SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
 
 
 class Configuration(Section):
@@ -73,9 +50,20 @@ class Configuration(Section):
     stub: Any = None
     features: Any = ()
 
-    def has(self, feature: type) -> bool:
-        """Whether there is a feature of a type of :mod:`hdl.node_features`."""
-        return any(isinstance(part, feature) for part in self.features)
+    @functools.cached_property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features of the node, with those that they require, in the order of the registry."""
+        names = dict.fromkeys(self.needs())
+        waiting = list(names)
+        while waiting:
+            required = [name for name in feature(waiting.pop()).requires if name not in names]
+            names.update(dict.fromkeys(required))
+            waiting += required
+        return tuple(name for name in FEATURES if name in names)
+
+    def has(self, name: str) -> bool:
+        """Whether the node has a feature, by its name in :data:`hdl.registry.FEATURES`."""
+        return name in self.feature_names
 
     def check_ring(self, nodes: int) -> None:
         """Raise ValueError if ``nodes`` nodes of this configuration cannot form a ring."""
@@ -164,20 +152,21 @@ class Configuration(Section):
         return int.from_bytes(hashlib.sha256(repr(self).encode()).digest()[:4], "little")
 
 
-class _Coupled(Configuration):
+class Coupled(Configuration):
     """Base of the configurations with sections that do not all go together."""
 
     def check(self) -> None:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        possible = next(field.metadata["domain"].types for field in dataclasses.fields(self)  # type: ignore[arg-type]
+        possible = next(field.metadata["domain"].types.names
+                        for field in dataclasses.fields(self)  # type: ignore[arg-type]
                         if field.name == "features")
-        features = {cls.__name__: next((part for part in self.features if type(part) is cls), None)
-                    for cls in possible}
-        check_couplings(fields | features)
+        features = {name: next((part for part in self.features if type(part).__name__ == name), None)
+                    for name in possible}
+        check_couplings(fields | features, self.feature_names)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NodeConfig(_Coupled):
+class NodeConfig(Coupled):
     """Parameters of one accelerator node.
 
     Sections that go only with some values of others are in :data:`hdl.config.couplings.COUPLINGS`.
@@ -212,83 +201,20 @@ class NodeConfig(_Coupled):
     """
 
     lanes: int = option(4, OneOf(1, 2, 4, 8))
-    segment: int = option(256, OneOf(*_SEGMENTS))
-    topology: Topology = option(SingleRing(), Part(SingleRing, Grid))
+    segment: int = option(256, OneOf(*SEGMENTS))
+    topology: Topology = option(SingleRing(), Part(SingleRing, field="topology"))
     memories: Memories = option(Memories(), Part(Memories))
     optimizer: Optimizer = option(Optimizer(), Part(Optimizer))
     weights: Weights = option(Weights(), Part(Weights))
     gradients: str = option(ZERO_VALUE, GradientCodec())
     masking: bool = option(True, Flag())
     sparsify: bool = option(True, Flag())
-    link: Link = option(Credits(), Part(Credits, Replay, Slots, JobSlots))
-    role: Role = option(Peer(), Part(Peer, RootReduce, Worker))
-    programs: Programs | None = option(None, Part(Programs, optional=True), off=None)
-    compute: Compute | None = option(None, Part(Compute, optional=True), off=None)
-    stub: ComputeStub | None = option(None, Part(ComputeStub, optional=True), off=None)
-    features: tuple[Section, ...] = option(
-        (), Parts(Quantization, SettableVersion, Tenants, Throttles), off=())
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ServerConfig(_Coupled):
-    """Parameters of a server of layers, which has weights and state in a far memory, and does not compute, mask or
-    infer: docs/relay.md.
-
-    Parameters
-    ----------
-    lanes, segment : int
-        As of :class:`NodeConfig`.
-    topology : SingleRing or Grid
-    memories : ServerMemories
-    optimizer : Optimizer
-    link : Credits or Replay
-    role : Server
-    programs : Programs, optional
-    stub : ComputeStub, optional
-    features : tuple
-        Any of :class:`SettableVersion`, :class:`Tenants` and :class:`Throttles`.
-    """
-
-    is_server: ClassVar[bool] = True
-
-    lanes: int = option(4, OneOf(1, 2, 4, 8))
-    segment: int = option(256, OneOf(*_SEGMENTS))
-    topology: Topology = option(SingleRing(), Part(SingleRing, Grid))
-    memories: ServerMemories = option(ServerMemories(), Part(ServerMemories))
-    optimizer: Optimizer = option(Optimizer(), Part(Optimizer))
-    link: Link = option(Credits(), Part(Credits, Replay))
-    role: Server = option(Server(), Part(Server))
-    programs: Programs | None = option(None, Part(Programs, optional=True), off=None)
-    stub: ComputeStub | None = option(None, Part(ComputeStub, optional=True), off=None)
-    features: tuple[Section, ...] = option((), Parts(SettableVersion, Tenants, Throttles), off=())
-
-    @property
-    def far_words(self) -> int:
-        """Capacity in elements of the far memory."""
-        return self.memories.far
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Int16Config(Configuration):
-    """Parameters of the int16 node, which has 16-bit integers, one lane and no neighbours: docs/int16_node.md.
-
-    Parameters
-    ----------
-    memories : Int16Memories
-    masking : bool
-        Whether the node has the operation MASK.
-    sparsify : bool
-        Whether the node has the operation SPARSIFY.
-    """
-
-    is_int16: ClassVar[bool] = True
-    lanes: ClassVar[int] = 1
-    segment: ClassVar[int] = 32
-    topology: ClassVar[SingleRing] = SingleRing(max_nodes=1)
-
-    memories: Int16Memories = option(Int16Memories(), Part(Int16Memories))
-    masking: bool = option(True, Flag())
-    sparsify: bool = option(True, Flag())
+    link: Link = option(Credits(), Part(Credits, field="link"))
+    role: Role = option(Peer(), Part(Peer, RootReduce, field="role", among=("Worker",)))
+    programs: Section | None = option(None, Part(field="programs", optional=True), off=None)
+    compute: Section | None = option(None, Part(field="compute", optional=True), off=None)
+    stub: Section | None = option(None, Part(field="stub", optional=True), off=None)
+    features: tuple[Section, ...] = option((), Parts(field="features"), off=())
 
 
 def max_nodes_for(nodes: int) -> int:

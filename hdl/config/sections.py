@@ -1,20 +1,14 @@
-"""Sections of a node's configuration: memories, arithmetic, formats on the ring, programs and engines."""
+"""Sections of a node's configuration: memories, arithmetic and formats on the ring."""
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import Any
 
-from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS
-from hdl.compute.operands import FP32, OPERANDS
-from hdl.section import Flag, Integer, Name, OneOf, Section, Words, option
+from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
+from hdl.registry import feature_of_format
+from hdl.section import Flag, Name, OneOf, Section, Words, option
 
-__all__ = ["Compute", "ComputeStub", "GradientCodec", "Int16Memories", "Memories", "Optimizer", "Programs",
-           "ServerMemories", "Weights"]
-
-#: Commands of the longest program: counts of commands are compared modulo 2^16.
-_MAX_COMMANDS = 1024
-
-#: Elements of a memory of the int16 node: one SB_SPRAM256KA of an iCE40 UP.
-_MAX_INT16 = 1 << 14
+__all__ = ["CodecName", "GradientCodec", "Memories", "Optimizer", "Weights"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,49 +32,6 @@ class Memories(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServerMemories(Memories):
-    """Memories of a server, which keeps weights and state in its far memory.
-
-    Parameters
-    ----------
-    gradient, weight, state, planes : int
-        As of :class:`Memories`.
-    far : int
-        Capacity in elements of the far memory, with room for weights and state: docs/far.md.
-    """
-
-    far: int = option(32768, Words())
-
-    @property
-    def served(self):
-        """Words of weights and state together."""
-        return self.weight + self.planes * self.state
-
-    def check(self):
-        if self.far < self.served:
-            raise ValueError(f"ServerMemories.far must hold weights and state, {self.served:,} words, not "
-                             f"{self.far:,}")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Int16Memories(Section):
-    """Memories of an int16 node.
-
-    Parameters
-    ----------
-    gradient, weight : int
-        Capacity in elements of the gradient and the weight memory: multiples of 32, at most 16,384.
-    """
-
-    #: Values of registers that an int16 node has in common with any other.
-    state: ClassVar[int] = 32
-    planes: ClassVar[int] = 0
-
-    gradient: int = option(16384, Words(high=_MAX_INT16))
-    weight: int = option(16384, Words(high=_MAX_INT16))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer(Section):
     """The streamed optimizer.
 
@@ -100,6 +51,13 @@ class Optimizer(Section):
     dsps: int = option(4, OneOf(1, 2, 4))
 
 
+class CodecName(Name):
+    """Domain of the names of codecs."""
+
+    def needs(self, value: Any) -> Iterable[str]:
+        return () if value in (RAW, ZERO_VALUE) else (feature_of_format(value),)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Weights(Section):
     """Form of new weights in a fused update.
@@ -116,7 +74,7 @@ class Weights(Section):
         write them elsewhere than where other operations read them.
     """
 
-    codec: str = option(RAW, Name(WEIGHT_CODECS))
+    codec: str = option(RAW, CodecName(WEIGHT_CODECS))
     master: bool = option(False, Flag())
 
     def check(self):
@@ -130,7 +88,7 @@ class Weights(Section):
         return self.master or self.codec != RAW
 
 
-class GradientCodec(Name):
+class GradientCodec(CodecName):
     """Domain of the names of codecs that gradients and their sums can go through."""
 
     def __init__(self):
@@ -141,80 +99,3 @@ class GradientCodec(Name):
             raise ValueError(f"{label} must take any number, since a sum of values in a codebook need not be in it: "
                              f"{self.text}, not {value!r}")
         return super().checked(label, value)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Programs(Section):
-    """Two queues of commands, one that computes and one that communicates, with a program for each.
-
-    With a link that repeats words, and without ``move_queue``, commands can also wait for those of other nodes.
-
-    Parameters
-    ----------
-    depth : int
-        Commands of each program, 1 to 1,024.
-    banks : int
-        Banks of programs: 1, or 2 for a node that gets the programs of a later set while a set runs:
-        docs/control/program_banks.md.
-    versions : bool
-        Whether the updates of regions of weights are counted, and a command refused that would compute with weights
-        of another version than it must.
-    move_queue : bool
-        Whether there is a third queue, which moves activations to a far memory and back.
-    """
-
-    depth: int = option(64, Integer(1, _MAX_COMMANDS))
-    banks: int = option(1, OneOf(1, 2))
-    versions: bool = option(False, Flag())
-    move_queue: bool = option(False, Flag())
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Compute(Section):
-    """Compute engine, which has the operation LAYERS and an activation memory: docs/compute.md.
-
-    Parameters
-    ----------
-    rows : int
-        Rows of multiply-accumulate units, of ``lanes`` units each: 1, 2 or 4, at most the node's ``lanes``.
-    activations : int
-        Capacity in elements of the activation memory, a multiple of 32.
-    operands : str
-        Format in which operands of products are multiplied: a name of :data:`hdl.compute.operands.OPERANDS`. Sums
-        are in binary32 in any.
-    codebook : int
-        Centroids of a table, 4, 8 or 16, for products with weights that are indices of them:
-        docs/compute/centroid_layer.md. 0 in an engine without.
-    scale_mask : bool
-        Whether products can be scaled and masked.
-    sequences : bool
-        Whether there are functions of sequences: ROWS, SOFTMAX and labels of padding.
-    buffer_tags : bool
-        Whether rows of the activation memory carry the number of the buffer that wrote them, so that reading another
-        buffer's ends with READ_DEAD: docs/compute/row_owners.md.
-    far : int
-        Capacity in elements of the far memory, which the node has a port to: docs/far.md. A multiple of 32, or 0 in
-        a node without.
-    """
-
-    rows: int = option(4, OneOf(1, 2, 4))
-    activations: int = option(8192, Words())
-    operands: str = option(FP32, Name(OPERANDS))
-    codebook: int = option(0, OneOf(0, 4, 8, 16))
-    scale_mask: bool = option(False, Flag())
-    sequences: bool = option(False, Flag())
-    buffer_tags: bool = option(False, Flag())
-    far: int = option(0, Words(optional=True))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ComputeStub(Section):
-    """The operation COMPUTE, which only takes the time of a computation: docs/compute/stand_in.md.
-
-    Parameters
-    ----------
-    quorum : bool
-        Whether updates can be those of a quorum, which do not wait for all nodes: docs/ring/rounds.md.
-    """
-
-    quorum: bool = option(False, Flag())

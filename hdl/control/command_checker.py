@@ -1,32 +1,23 @@
 """Check of a command against its node, before any engine gets it."""
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from hdl.control.engine import BASES, FAR, Reach
 from hdl.control.protocol import EventStatus, command_layout
-from hdl.control.registers import register
+from hdl.control.registers import RULE, checked_layout
 from hdl.control.sequencer import place_layout
-from hdl.control.windows import PRIVILEGED, tenancy_layout, windowed
+from hdl.control.tenancy import PRIVILEGED, tenancy_layout, windowed
 from hdl.group import GROUP
-from hdl.node_features import Tenants
 
-__all__ = ["RULE", "CommandChecker", "checked_layout", "verdict_layout"]
-
-#: Shape of the optimizer's rule in register OPTIMIZER.
-RULE = unsigned(register("OPTIMIZER").field("rule").width)
+__all__ = ["CommandChecker", "verdict_layout"]
 
 
 def verdict_layout():
     """Verdict on a command: an :class:`~hdl.control.protocol.EventStatus`, and the value at fault."""
     return data.StructLayout({"status": 8, "detail": 32})
-
-
-def checked_layout():
-    """Settings that a command is checked with and must run with: they decide which memory it uses."""
-    return data.StructLayout({"rule": RULE, "packed_state": 1})
 
 
 class _Flags:
@@ -137,7 +128,7 @@ class CommandChecker(wiring.Component):
             "o": Out(stream.Signature(verdict_layout())),
             "rule": In(RULE),
             "packed_state": In(1),
-            **({"tenancy": In(tenancy_layout(config))} if config.has(Tenants) else {}),
+            **({"tenancy": In(tenancy_layout(config))} if config.has("tenants") else {}),
             "checked": Out(checked_layout()),
         })
 
@@ -183,7 +174,7 @@ class CommandChecker(wiring.Component):
         extents = [{operation.code: extent for operation in operations if (extent := operation.extent(base))}
                    for base in BASES]
         words, room_bits = self._words, self._room_bits
-        tenants = config.has(Tenants)
+        tenants = config.has("tenants")
         if tenants:  # a memory is the window of the tenant
             is_tenant = self.tenancy.tenant != PRIVILEGED
             foreign = command.tenant != self.tenancy.tenant

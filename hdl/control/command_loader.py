@@ -4,12 +4,12 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.command_checker import RULE, CommandChecker, checked_layout, verdict_layout
-from hdl.control.program_memory import check_queues
+from hdl.control.command_checker import CommandChecker, verdict_layout
+from hdl.control.program_layouts import check_queues
 from hdl.control.protocol import DESCRIPTOR_WORDS, EventStatus, command_layout
+from hdl.control.registers import RULE, checked_layout
 from hdl.control.sequencer import pass_layout, place_layout
-from hdl.control.windows import tenancy_layout
-from hdl.node_features import Tenants
+from hdl.control.tenancy import tenancy_layout
 
 __all__ = ["WORDS", "CommandLoader", "words_loaded"]
 
@@ -114,7 +114,7 @@ class CommandLoader(wiring.Component):
             "verdict": Out(verdict_layout()),
             "rule": In(RULE),
             "packed_state": In(1),
-            **({"tenancy": In(tenancy_layout(config))} if config.has(Tenants) else {}),
+            **({"tenancy": In(tenancy_layout(config))} if config.has("tenants") else {}),
             "checked": Out(checked_layout()),
         })
 
@@ -160,7 +160,7 @@ class CommandLoader(wiring.Component):
             self.verdict.eq(checker.o.payload),
             self.checked.eq(checker.checked),
         ]
-        if self._config.has(Tenants):
+        if self._config.has("tenants"):
             m.d.comb += checker.tenancy.eq(self.tenancy)
         with m.FSM():
             with m.State("Choose"):

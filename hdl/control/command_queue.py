@@ -4,25 +4,22 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.command_checker import RULE, checked_layout
 from hdl.control.command_control import CommandControl
 from hdl.control.command_loader import WORDS, CommandLoader, words_loaded
 from hdl.control.event_queue import EventQueue
-from hdl.control.program_banks import banks_members, connect_banks
-from hdl.control.program_memory import ProgramMemory, program_status_layout, program_word_layout
+from hdl.control.program_layouts import program_status_layout, program_word_layout
 from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation, command_layout, descriptor_layout, event_layout
 from hdl.control.pushed_commands import PushedCommands
-from hdl.control.region_versions import RegionVersions
 from hdl.control.register_file import queue_status_layout
+from hdl.control.registers import RULE, checked_layout
 from hdl.control.rejections import Rejections
 from hdl.control.remote_after import RemoteAfter, signals_signature
 from hdl.control.scoreboard import Scoreboard, others
 from hdl.control.sequencer import Sequencer, run_layout
+from hdl.control.tenancy import tenancy_layout
 from hdl.control.trace import Trace
-from hdl.control.windows import tenancy_layout
 from hdl.memory import read_signature
 from hdl.memory_map import TRACE_WORDS
-from hdl.node_features import Tenants
 from hdl.streams.stream import connect_stream
 
 __all__ = ["CommandQueue"]
@@ -52,8 +49,8 @@ class CommandQueue(wiring.Component):
     and when another node tells that it computes: it ends only where nobody does what it is for.
 
     In a node that counts updates a command of the first queue's program starts only if its region of weights has as
-    many of them as its pass says (:class:`~hdl.control.region_versions.RegionVersions`), and ends with ``STALE``
-    otherwise; the detail is the version that it would find (15:0), and the one that it must (31:16).
+    many of them as its pass says (:class:`~hdl.features.programs.region_versions.RegionVersions`), and ends with
+    ``STALE`` otherwise; the detail is the version that it would find (15:0), and the one that it must (31:16).
 
     While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait too:
     this empties the queues, and ends a run.
@@ -108,7 +105,8 @@ class CommandQueue(wiring.Component):
     queue_status : Out(queue_status_layout())
         Of all queues together.
     program : In(stream of program_word_layout()), with several queues
-        Words of programs, always ready; see :class:`~hdl.control.program_memory.ProgramMemory`. Not during a run.
+        Words of programs, always ready; see :class:`~hdl.features.programs.program_memory.ProgramMemory`. Not during
+        a run.
     run : In(stream of run_layout()), with several queues
         Ready unless a run is on.
     weight_stride : In(32), with several queues
@@ -119,7 +117,7 @@ class CommandQueue(wiring.Component):
         See :class:`~hdl.control.trace.Trace`.
     signals : Out(signals_signature(queues)), in a node with control words
     banks, program_bank, program_set, with two banks of programs
-        See :func:`~hdl.control.program_banks.banks_members`.
+        See :func:`~hdl.features.programs.program_banks.banks_members`.
     """
 
     latency = CommandLoader.latency + 3
@@ -131,7 +129,7 @@ class CommandQueue(wiring.Component):
             raise ValueError(f"Queue depth must be between 1 and 255, not {depth!r}")
         self._config, self._operations, self._depth = config, operations, depth
         self._queues = queues = config.queues
-        self._has_signals, self._has_banks = config.has_signals, config.has_banks
+        self._has_signals = config.has_signals
         self._has_versions = config.programs is not None and config.programs.versions
         self.latency = CommandQueue.latency + words_loaded(config) - WORDS
         lanes = config.lanes
@@ -144,7 +142,7 @@ class CommandQueue(wiring.Component):
             "node_time": Out(32),
             "trace_pointer": Out(32),
             **({"signals": Out(signals_signature(queues))} if self._has_signals else {}),
-            **(banks_members() if self._has_banks else {}),
+            **({} if config.programs is None else config.programs.queue_members()),
         }
         super().__init__({
             "commands": In(stream.Signature(descriptor_layout())),
@@ -154,7 +152,7 @@ class CommandQueue(wiring.Component):
             "events": Out(stream.Signature(32)),
             "rule": In(RULE),
             "packed_state": In(1),
-            **({"tenancy": In(tenancy_layout(config))} if config.has(Tenants) else {}),
+            **({"tenancy": In(tenancy_layout(config))} if config.has("tenants") else {}),
             "checked": Out(data.ArrayLayout(checked_layout(), queues)),
             "link_reset": In(1),
             "timeout": In(32),
@@ -204,7 +202,7 @@ class CommandQueue(wiring.Component):
         for n, control in enumerate(controls):
             self._queue(m, n, control, loader, ended)
         self._flags(m, controls)
-        if self._config.has(Tenants):
+        if self._config.has("tenants"):
             m.d.comb += loader.tenancy.eq(self.tenancy)
         if self._queues == 1:
             (control,) = controls
@@ -274,8 +272,7 @@ class CommandQueue(wiring.Component):
     def _programs(self, m, controls, pushed, loader, ended):
         """Join sequencers, scoreboard and trace."""
         queues = range(self._queues)
-        m.submodules.programs = programs = ProgramMemory(
-            queues=self._queues, depth=self._config.programs.depth, banks=1 + self._has_banks)
+        m.submodules.programs = programs = self._config.programs.make_memory(self._queues)
         m.submodules.scoreboard = scoreboard = Scoreboard(queues=self._queues)
         m.submodules.trace = trace = Trace(queues=self._queues, lanes=self._config.lanes)
         sequencers = [Sequencer(depth=self._config.programs.depth) for _ in queues]
@@ -315,8 +312,7 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.program_status.stopped.eq(1)
         with m.If(self.link_reset):
             m.d.sync += run.number.eq(0)
-        if self._has_banks:
-            connect_banks(m, self, programs)
+        self._config.programs.connect_banks(m, self, programs)
         missing = self._remote(m, controls, loader, sequencers, scoreboard, taken=taken, run=run)
         ready, stale, versions = self._versions(m, controls, loader, sequencers, taken=taken)
         for n, (control, sequencer) in enumerate(zip(controls, sequencers, strict=True)):
@@ -375,7 +371,7 @@ class CommandQueue(wiring.Component):
         if not self._has_versions:
             m.d.comb += [control.right.eq(1) for control in controls]
             return Const((1 << self._queues) - 1, self._queues), Const(0, 32), traced
-        m.submodules.versions = versions = RegionVersions()
+        m.submodules.versions = versions = self._config.programs.make_versions()
         computing, updating = controls[0], controls[1]
         counted = Signal()  # the update that runs
 

@@ -14,6 +14,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import command_layout
+from hdl.control.source import Purpose, Source
 
 __all__ = ["BASES", "FAR", "EngineDescription", "Extent", "OperationDescription", "Reach", "at", "check_engines",
            "gate_signature", "operations_of"]
@@ -52,7 +53,7 @@ class Extent:
     packs : bool
         Whether a word holds two elements while state is packed.
     used : callable, optional
-        Takes the settings that a command is checked with (:func:`~hdl.control.command_checker.checked_layout`), and
+        Takes the settings that a command is checked with (:func:`~hdl.control.registers.checked_layout`), and
         gives the value, of gateware, that says whether the operation uses this memory under them; by default it
         always does.
     """
@@ -142,23 +143,19 @@ class EngineDescription:
     make : callable
         Makes the component.
     operations : tuple of OperationDescription
+    priority : int
+        Rank among the writers of a memory: writers of engines with a lower one are served first.
     reads, writes : mapping of str to tuple of str
-        Paths of its ports at each memory: a port, or an array of ports. Writers of engines at the front of a node's
-        list are served first, readers of all engines take turns, and the host comes last.
+        Paths of its ports at each memory: a port, or an array of ports. Readers of all engines
+        take turns, and the host comes last.
     watches : mapping of str to str
         Path of its interface to a memory that tells of each row which is written, by whom ever
         (:func:`~hdl.memory.written_signature`).
-    inputs : mapping of str to str
-        Source of each further input: a setting's port of the register file (``timeout``, ``mask_threshold``), what
-        updates use of it (``latched.clip``), a field of register OPTIMIZER (``optimizer.nesterov``), a setting that
-        the command was checked with (``checked.rule``), the state of programs (``programs.running``),
-        ``weight_version``, or in a node with tenants ``tenant`` or a window (``windows.activations``).
-    outputs : mapping of str to str
-        Outputs that the node takes, each from one engine at most: ``weight_version``; ``latched``, a struct of the
-        settings that updates use, without which these are those of the register file; one of these settings, as in
-        ``latched.gradient_scale``, in place of what other engines would have for it; ``link_delay``, ``slot_0`` and
-        ``slot_1``, for the registers of those names; and ``signals``, an interface to the queues of commands
-        (:func:`~hdl.control.remote_after.signals_signature`).
+    inputs : mapping of str to Source
+        Source of each further input, by the input's path.
+    outputs : mapping of Purpose to str
+        Path of each further output, by its purpose: a source for the other engines, a status for the register file,
+        or an interface to a unit of a feature. Each purpose has one engine at most.
     joins : mapping of str to str
         Path of its interface to another engine, by a name that the other one has its own under.
     gates : mapping of int to str
@@ -174,15 +171,22 @@ class EngineDescription:
     name: str
     make: Callable[[], Any]
     operations: tuple[OperationDescription, ...]
+    priority: int = 0
     reads: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     writes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     watches: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    inputs: Mapping[str, Source] = dataclasses.field(default_factory=dict)
+    outputs: Mapping[Purpose, str] = dataclasses.field(default_factory=dict)
     joins: Mapping[str, str] = dataclasses.field(default_factory=dict)
     gates: Mapping[int, str] = dataclasses.field(default_factory=dict)
     links: Mapping[str, str] = dataclasses.field(default_factory=dict)
     abandons: str | None = None
+
+    def ports(self, unit, kind, memory):
+        """Ports of its component at a memory; ``kind`` is ``read`` or ``write``."""
+        for path in getattr(self, f"{kind}s").get(memory, ()):
+            ports = at(unit, path)
+            yield from ports if isinstance(ports, (list, tuple)) else [ports]
 
     @property
     def queue(self):
@@ -220,14 +224,15 @@ def operations_of(engines):
                         key=lambda operation: operation.code))
 
 
-def check_engines(engines, memories):
-    """Raise a ``ValueError`` unless engines can be in one node with these memories.
+def check_engines(engines, config):
+    """Raise a ``ValueError`` unless engines can be in one node of a configuration.
 
     Parameters
     ----------
     engines : sequence of EngineDescription
-    memories : MemoryMap
+    config : Configuration
     """
+    memories = config.memory_map.names
     codes = [operation.code for operation in operations_of(engines)]
     twice = sorted({code for code in codes if codes.count(code) > 1})
     if twice:
@@ -242,7 +247,21 @@ def check_engines(engines, memories):
                              f"{' and '.join(map(str, sorted(queues)))}")
         used = {*engine.reads, *engine.writes, *engine.watches,
                 *(extent.memory for operation in engine.operations for extent in operation.extents)}
-        missing = sorted(used - {*memories.names, FAR})
+        missing = sorted(used - {*memories, FAR})
         if missing:
-            raise ValueError(f"Memory of engine {engine.name} must be one of {', '.join(memories.names)}, not "
+            raise ValueError(f"Memory of engine {engine.name} must be one of {', '.join(memories)}, not "
                              f"{missing[0]!r}")
+        for path, source in engine.inputs.items():
+            if not isinstance(source, Source):
+                raise ValueError(f"Input {path} of engine {engine.name} must have a source, not {source!r}")
+            source.check(config, f"Input {path} of engine {engine.name}")
+        for purpose, path in engine.outputs.items():
+            purpose.check(config, f"Output {path} of engine {engine.name}")
+    outputs = [purpose for engine in engines for purpose in engine.outputs]
+    for purpose in outputs:
+        if outputs.count(purpose) > 1:
+            raise ValueError(f"Engines of a node must have one output {purpose}, not {outputs.count(purpose)}")
+    joins = [name for engine in engines for name in engine.joins]
+    for name in joins:
+        if joins.count(name) != 2:
+            raise ValueError(f"Interface {name} must join two engines of a node, not {joins.count(name)}")

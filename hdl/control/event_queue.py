@@ -4,7 +4,7 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.program_memory import check_queues
+from hdl.control.program_layouts import check_queues
 from hdl.control.protocol import EVENT_WORDS, EventStatus, event_layout
 from hdl.streams.stream import Queue, connect_stream
 

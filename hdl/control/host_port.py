@@ -7,17 +7,14 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from hdl.control import protocol
-from hdl.control.program_banks import BanksSignature
-from hdl.control.program_memory import program_header_layout, program_status_layout, program_word_layout
-from hdl.control.program_requests import program_states
+from hdl.control.program_layouts import program_header_layout, program_status_layout, program_word_layout
 from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, PING_WORDS, RESPONSE, RUN_WORDS, Opcode, Status
 from hdl.control.register_file import RegisterBus
 from hdl.control.registers import registers_of
 from hdl.control.requester import Requester, capacities
 from hdl.control.sequencer import run_layout
-from hdl.control.windows import asked_layout, found_layout
+from hdl.control.tenancy import asked_layout, found_layout
 from hdl.memory_map import MOST_SPACES
-from hdl.node_features import Tenants
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
 __all__ = ["HostPort"]
@@ -89,9 +86,9 @@ class HostPort(wiring.Component):
             "events": In(stream.Signature(32)),
             **({"program": Out(stream.Signature(program_word_layout())), "run": Out(stream.Signature(run_layout())),
                 "program_status": In(program_status_layout())} if config.queues > 1 else {}),
-            **({"banks": Out(BanksSignature())} if config.has_banks else {}),
+            **({} if config.programs is None else config.programs.port_members()),
             **({"running": In(2), "busy": In(1), "asked": Out(asked_layout()), "found": In(found_layout())}
-               if config.has(Tenants) else {}),
+               if config.has("tenants") else {}),
         })
 
     def elaborate(self, platform):
@@ -166,7 +163,7 @@ class HostPort(wiring.Component):
         with m.If(take):
             m.d.sync += ended.eq(word.payload.last)
         requester, begin, over = None, "Opcode", address == 0  # the wait for an event is over
-        if self._config.has(Tenants):
+        if self._config.has("tenants"):
             m.submodules.requester = requester = Requester(config=self._config)
             m.d.comb += [
                 requester.opcode.eq(header.opcode), requester.place.eq(address), requester.word.eq(word.payload.data),
@@ -395,8 +392,8 @@ class HostPort(wiring.Component):
                     expect_end(lambda: respond(1))
 
             if self._programs:
-                program_states(m, self, header, address, word, second, third, status, take, final, respond, refuse,
-                               expect_end)
+                self._config.programs.request_states(
+                    m, self, header, address, word, second, third, status, take, final, respond, refuse, expect_end)
 
             with m.State("Drain"):
                 m.d.comb += word.ready.eq(~ended)

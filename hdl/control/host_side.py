@@ -4,7 +4,7 @@ from amaranth.hdl import Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.program_memory import program_header_layout
+from hdl.control.program_layouts import program_header_layout
 from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["connect_host_side", "connect_programs", "host_members"]

@@ -32,7 +32,7 @@ RUN_WORDS = 3
 """Words of a run (:func:`hdl.control.sequencer.run_layout`)."""
 
 EDIT_WORDS = 2
-"""Words of an edit (:func:`hdl.control.program_banks.edit_layout`)."""
+"""Words of an edit (:func:`hdl.features.programs.program_banks.edit_layout`)."""
 
 RESPONSE = 0x80
 """Bit that is set in the opcode of every response."""
@@ -163,12 +163,12 @@ def command_layout():
     belongs to block (j + ``turn``) modulo ``size`` and lies j · ``stride`` groups behind the base. With ``remote``
     the second pair of ``after`` and ``lag`` is about ``unit_queue`` of the node of rank ``unit``. ``region`` is the
     region of weights that a command of a program computes with or updates, and ``apart`` says that it has two copies
-    (:mod:`hdl.control.region_versions`). ``round`` makes a command part of a round of
+    (:mod:`hdl.features.programs.region_versions`). ``round`` makes a command part of a round of
     gradients, whose ``number`` is that of the pass, to which the node adds what is given here. ``format`` is that of
     a BROADCAST's weights in a node with several, and ``entry`` the one in its table of counts
     (docs/ring/collective/formats.md). With ``one_owner`` all groups belong to ``root``. SWITCH has its setting in
     ``gradient_base``:
-    :func:`hdl.ring.switched_link.seats_layout`.
+    :func:`hdl.features.grid.switched_link.seats_layout`.
     """
     return data.StructLayout({
         "operation": 8, "rank": 8, "size": 8, "port": 8,

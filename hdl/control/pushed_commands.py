@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.program_memory import check_queues
+from hdl.control.program_layouts import check_queues
 from hdl.control.protocol import DESCRIPTOR_WORDS, descriptor_layout
 
 __all__ = ["PushedCommands", "queue_of"]

@@ -13,43 +13,18 @@ from hdl.control.registers import (
     STALLS,
     TENANT_REGISTERS,
     Access,
+    lacking,
     register,
     registers_of,
 )
-from hdl.node_features import SettableVersion, Tenants, Throttles
+from hdl.feature import features_of
 
 __all__ = ["RegisterBus", "RegisterFile", "queue_status_layout", "version_layout"]
 
 _COUNT = len(REGISTERS)
 
-#: Counters of a reduced node; and its settings, with their own values after reset.
-_REDUCED_COUNTERS = ("CYCLES", "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED")
-_REDUCED_SETTINGS = {"CONTROL": 0, "OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "LEARNING_RATE": 0,
-                     "MASK_ALTERNATIVE": 1 << 15, "MASK_THRESHOLD": 0, "TIMEOUT": 1 << 20}
-
 #: Sources of values that come from the node while it works.
 _LIVE = (Access.STATUS, Access.SET, Access.RESTORED)
-
-#: Registers that a node without programs lacks.
-_PROGRAMS = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "PROGRAM_LOADS", "PROGRAM_RUNS")
-
-#: Registers that a node without compute engine lacks.
-_COMPUTE = ("GEMM_CYCLES", "VECTOR_CYCLES")
-
-#: Registers that a node whose links do not repeat words lacks.
-_REPLAY = ("LINK_DELAY", "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
-
-#: Registers that a node without rounds lacks.
-_ROUNDS = ("GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIGHTS_1", "LATE_WEIGHTS_2",
-           "RESUMED_SET", "SLOT_0", "SLOT_1", "GRADIENTS_COMPUTED", "GRADIENTS_APPLIED", "GRADIENTS_FOLDED",
-           "GRADIENTS_DROPPED")
-
-#: Registers that a node without throttles lacks.
-_THROTTLES = ("THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK")
-
-#: Registers that a node with one bank of programs lacks.
-_BANKS = ("PROGRAM_BANK", "PROGRAM_SET")
-
 
 def version_layout():
     """Value that WEIGHT_VERSION goes on from, for one cycle in which it is ``valid``."""
@@ -119,12 +94,9 @@ class RegisterFile(wiring.Component):
     A value written is on its port with ``bus.done``; a count is added one cycle after it was given. Beside ``bus``,
     the ports are those of the table: an output for each setting, an input for each status.
 
-    A reduced node lacks some counters and settings, a node with one queue what programs need, one without compute
-    engine the counters of that, one without replay what links count, one without rounds what those need, one
-    without throttles their rates, and one without a second bank of programs what tells of it: they have no ports,
-    read zero, and ignore what is written. A node with tenants has those of
-    :data:`~hdl.control.registers.TENANT_REGISTERS` behind the others, and one with slots has those of
-    :data:`~hdl.control.registers.SLOT_REGISTERS` behind these.
+    Registers that a node lacks (:func:`~hdl.control.registers.lacking`) have no ports, read zero, and ignore writes.
+    In a node with tenants :data:`~hdl.control.registers.TENANT_REGISTERS` follow, and in a node with slots
+    :data:`~hdl.control.registers.SLOT_REGISTERS` after them.
 
     Parameters
     ----------
@@ -175,6 +147,8 @@ class RegisterFile(wiring.Component):
     def __init__(self, *, config):
         self._config = config
         self._table = registers_of(config)
+        self._lacking = lacking(config)
+        self._resets = {name: value for feature in features_of(config) for name, value in feature.resets.items()}
         ports = {"bus": In(RegisterBus(len(self._table))), "link_reset": Out(1), "set_flags": Out(16),
                  "queue_status": In(queue_status_layout())}
         increments = {}
@@ -189,7 +163,7 @@ class RegisterFile(wiring.Component):
                 increments[entry.port] = entry.increment
         if config.is_server:
             ports |= {"far_silent": In(1), "far_lost": In(1)}
-        if config.has(SettableVersion):
+        if config.has("settable_version"):
             ports["set_version"] = Out(version_layout())
         ports["count"] = In(data.StructLayout(increments))
         super().__init__(ports)
@@ -206,36 +180,17 @@ class RegisterFile(wiring.Component):
     @property
     def _first_row(self):
         """Row that gets its first value first: that of TENANT, in a node with tenants, and those behind it wrap."""
-        return TENANT_REGISTERS[0].address if self._config.has(Tenants) else 0
+        return TENANT_REGISTERS[0].address if self._config.has("tenants") else 0
 
     def _lacks(self, entry):
-        if entry.name in _PROGRAMS and self._config.queues == 1:
-            return True
-        if entry.name in _COMPUTE and self._config.compute is None:
-            return True
-        if entry.name in _REPLAY and not self._config.link.replay:
-            return True
-        if entry.name in _ROUNDS and not self._config.has_quorum:
-            return True
-        if entry.name in _THROTTLES and not self._config.has(Throttles):
-            return True
-        if entry in TENANT_REGISTERS and not self._config.has(Tenants):
-            return True
-        if entry.name in _BANKS and not self._config.has_banks:
-            return True
-        if not self._config.is_int16:
-            return False
-        present = {Access.COUNTER: _REDUCED_COUNTERS, Access.SETTING: _REDUCED_SETTINGS}.get(entry.access)
-        return present is not None and entry.name not in present
+        return entry.name in self._lacking
 
     def _takes(self, entry):
         """Whether the register can be written."""
-        return entry.access.writable or (entry.access is Access.RESTORED and self._config.has(SettableVersion))
+        return entry.access.writable or (entry.access is Access.RESTORED and self._config.has("settable_version"))
 
     def _reset(self, entry):
-        if self._lacks(entry):
-            return 0
-        return _REDUCED_SETTINGS.get(entry.name, entry.reset) if self._config.is_int16 else entry.reset
+        return 0 if self._lacks(entry) else self._resets.get(entry.name, entry.reset)
 
     def _constants(self):
         config = self._config
@@ -287,7 +242,8 @@ class RegisterFile(wiring.Component):
         m.d.sync += [count.eq(self.count), clear_counters.eq(0), self.set_flags.eq(0), bus.done.eq(0)]
 
         queue = self.queue_status
-        stalls = Cat(count[f"stall_{cause}"] if not self._config.is_int16 else Const(0, 1) for cause in STALLS)
+        stalls = Cat(count[name] if (name := f"stall_{cause}") in self.count.shape().members else Const(0, 1)
+                     for cause in STALLS)
         far = Const(0, 3)
         if self._config.is_server:
             lost = Signal()
@@ -315,7 +271,7 @@ class RegisterFile(wiring.Component):
         ports = {entry.name: getattr(self, entry.port) for entry in present if entry.access is Access.SETTING
                  and entry.name != "CONTROL"}
         ports |= {"CONTROL": self.link_reset, "FLAGS": self.set_flags}
-        if self._config.has(SettableVersion):
+        if self._config.has("settable_version"):
             ports["WEIGHT_VERSION"] = self.set_version.value
             m.d.sync += self.set_version.valid.eq(0)
 

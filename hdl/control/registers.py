@@ -8,11 +8,14 @@ import dataclasses
 import enum
 import struct
 
-from hdl.node_features import Tenants
+from amaranth.hdl import unsigned
+from amaranth.lib import data
 
-__all__ = ["COUNTERS", "IDENTIFIER", "LATCHED", "PRIVILEGED", "REGISTERS", "SLOT_REGISTERS", "STALLS",
-           "TENANT_REGISTERS", "Access",
-           "Field", "Kind", "Register", "register", "registers_of"]
+from hdl.feature import features_of
+
+__all__ = ["COUNTERS", "IDENTIFIER", "LATCHED", "PRIVILEGED", "REGISTERS", "RULE", "SLOT_REGISTERS", "STALLS",
+           "TENANT_REGISTERS", "Access", "Field", "Kind", "Register", "checked_layout", "fields_of", "lacking",
+           "register", "registers_of", "settings_of", "statuses_of"]
 
 IDENTIFIER = 0x67726472
 """Value of register ID: "grdr" in ASCII, the first letter in the highest byte."""
@@ -90,6 +93,8 @@ class Register:
         Bits of a counter's increment per cycle.
     fields : tuple of Field
         For a register of kind ``BITFIELD``.
+    feature : str, optional
+        Name of the feature without which a node lacks it.
     doc : str
         One sentence or a few, for docs/registers.md.
     """
@@ -102,6 +107,7 @@ class Register:
     reset: int = 0
     increment: int = 1
     fields: tuple[Field, ...] = ()
+    feature: str | None = None
     doc: str
 
     @property
@@ -114,9 +120,11 @@ class Register:
         return next(field for field in self.fields if field.name == name)
 
 
-def _table(*registers, first=0):
-    """Registers at consecutive addresses, in the order they are written down."""
-    return tuple(Register(address=address, **options) for address, options in enumerate(registers, first))
+def _table(*registers, first=0, feature=None):
+    """Registers at consecutive addresses, in the order they are written down; of one feature, or of one each."""
+    rows = [{"feature": feature} | row for row in registers]
+    docs = [f"{row['doc']} In nodes with {row['feature']}." if row["feature"] else row["doc"] for row in rows]
+    return tuple(Register(address=first + n, **row | {"doc": docs[n]}) for n, row in enumerate(rows))
 
 
 def _constant(name, doc):
@@ -217,17 +225,20 @@ REGISTERS = _table(
         "for commands or the ring begins anew when a node tells that it computes.",
         reset=1 << 20,
     ),
-    _setting("WEIGHT_STRIDE", "Distance of the weights of odd passes, for commands of a program with `alternate`."),
-    _setting("GRADIENT_STRIDE", "Distance of the slots of gradients, and of the zeros behind them, in rounds."),
-    _setting("QUORUM", "Gradients in time that close a round; for rank 0.", width=5),
+    _setting("WEIGHT_STRIDE", "Distance of the weights of odd passes, for commands of a program with `alternate`.",
+             feature="programs"),
+    _setting("GRADIENT_STRIDE", "Distance between the slots of gradients in rounds; the zeros follow as far behind.",
+             feature="quorum"),
+    _setting("QUORUM", "Gradients in time that close a round; for rank 0.", width=5, feature="quorum"),
     _setting(
         "DEADLINE",
         "Cycles after which rank 0 closes a round that it waits for and has a gradient of; 0 for none.",
+        feature="quorum",
     ),
     *(
         _setting(
             f"LATE_WEIGHTS_{n}", f"Weights of late gradients of ages {first} to {last}, in sixteenths.",
-            kind=Kind.BITFIELD, width=5 * (last - first + 1),
+            kind=Kind.BITFIELD, width=5 * (last - first + 1), feature="quorum",
             fields=tuple(Field(name=f"age_{age}", bit=5 * (age - first), width=5, doc=f"Age {age}: 0 to 16.")
                          for age in range(first, last + 1)),
         )
@@ -235,26 +246,27 @@ REGISTERS = _table(
     ),
     _setting(
         "RESUMED_SET", "Gradient that is in a slot since the host has written it there, in a resumed run.",
-        kind=Kind.BITFIELD, width=18,
+        kind=Kind.BITFIELD, width=18, feature="quorum",
         fields=(
             Field(name="tag", bit=0, width=16, doc="Number of its round."),
             Field(name="slot", bit=16, doc="Slot."),
             Field(name="ready", bit=17, doc="The node takes note when this bit rises."),
         ),
     ),
-    _setting("THROTTLE_LINK", _throttled("Words to the successor"), width=16),
-    _setting("THROTTLE_MEMORY", _throttled("Rows that each memory reads, and that it writes"), width=16),
+    _setting("THROTTLE_LINK", _throttled("Words to the successor"), width=16, feature="throttles"),
+    _setting("THROTTLE_MEMORY", _throttled("Rows that each memory reads, and that it writes"), width=16,
+             feature="throttles"),
     _setting(
         "THROTTLE_COMPUTE", "Rates of arithmetic; zero does not throttle. A command keeps that of the optimizer.",
-        kind=Kind.BITFIELD,
+        kind=Kind.BITFIELD, feature="throttles",
         fields=(
             Field(name="engine", bit=0, width=16, doc="Steps of COMPUTE and LAYERS, in so many of 65,536 cycles."),
             Field(name="optimizer", bit=16, width=16, doc="Beats of the optimizer, of 65,536 that it could take."),
         ),
     ),
-    _setting("THROTTLE_HOST", _throttled("Words of requests, and of responses"), width=16),
+    _setting("THROTTLE_HOST", _throttled("Words of requests, and of responses"), width=16, feature="throttles"),
     _setting("DELAY_LINK", "Cycles by which words to the successor come later; counts once none has left for 256.",
-             width=8),
+             width=8, feature="throttles"),
     {
         "name": "FLAGS", "access": Access.SET, "kind": Kind.BITFIELD, "width": 16,
         "fields": (Field(name="flags", bit=0, width=16, doc="One bit per flag."),),
@@ -264,7 +276,7 @@ REGISTERS = _table(
      "doc": "Updates that the weights have seen since reset, or beyond what was written."},
     _status("LAST_ERROR", "First word of the latest event that was not OK: tag, status, flags. Zero without any."),
     _status(
-        "PROGRAM_STATUS", "State of the programs; zero without programs.", kind=Kind.BITFIELD,
+        "PROGRAM_STATUS", "State of the programs.", kind=Kind.BITFIELD, feature="programs",
         fields=(
             Field(name="running", bit=0, doc="A run is on, to the end of its last command."),
             Field(name="stopped", bit=1, doc="The last run was ended by a command that was not OK."),
@@ -273,12 +285,12 @@ REGISTERS = _table(
             Field(name="passes", bit=16, width=16, doc="Passes to go in the last queue, the current one included."),
         ),
     ),
-    _status("NODE_TIME", "Cycles since reset, modulo 2^32, as in the trace; zero without programs."),
-    _status("TRACE_POINTER", "Records of the trace since reset, modulo 2^32; zero without programs."),
-    _status("LINK_DELAY", "Cycles of a word to the successor, as the link has measured them; zero without replay."),
+    _status("NODE_TIME", "Cycles since reset, modulo 2^32, as in the trace.", feature="programs"),
+    _status("TRACE_POINTER", "Records of the trace since reset, modulo 2^32.", feature="programs"),
+    _status("LINK_DELAY", "Cycles of a word to the successor, as the link has measured them.", feature="replay"),
     *(
         _status(
-            f"SLOT_{slot}", f"Gradient in slot {slot}; zero without rounds.", kind=Kind.BITFIELD, width=19,
+            f"SLOT_{slot}", f"Gradient in slot {slot}.", kind=Kind.BITFIELD, width=19, feature="quorum",
             fields=(
                 Field(name="tag", bit=0, width=16, doc="Number of its round."),
                 Field(name="computing", bit=16, doc="It is being computed."),
@@ -310,20 +322,21 @@ REGISTERS = _table(
     _counter("PACKETS_REFUSED", "Packets refused."),
     _counter("MASK_WORDS_FETCHED", "Words of external masks that MASK has taken; masks made by the node take none."),
     _counter("ELEMENTS_MASKED", "Elements that MASK has replaced, and that SPARSIFY has dropped.", increment=4),
-    _counter("PROGRAM_LOADS", "Loads of a program's first command: LOAD_PROGRAM of slot 0 of queue 0."),
-    _counter("PROGRAM_RUNS", "Runs of programs."),
-    _counter("GEMM_CYCLES", "Cycles of matrix products of LAYERS; zero without a compute engine."),
-    _counter("VECTOR_CYCLES", "Cycles of functions of rows of LAYERS; zero without a compute engine."),
-    _counter("LINK_RESTARTS", "Restarts of the link to the successor; zero without replay."),
-    _counter("WORDS_REPEATED", "Words that were sent to the successor again; zero without replay."),
-    _counter("CHECKS_FAILED", "Faults found in words of the predecessor; zero without replay."),
-    _counter("GRADIENTS_COMPUTED", "Gradients computed for rounds, or resumed; zero without rounds."),
-    _counter("GRADIENTS_APPLIED", "Gradients that were in time; zero without rounds."),
-    _counter("GRADIENTS_FOLDED", "Late gradients that were added to a later round; zero without rounds."),
-    _counter("GRADIENTS_DROPPED", "Gradients that were too late, or lost in a reset of links; zero without rounds.",
-             increment=2),
+    _counter("PROGRAM_LOADS", "Loads of a program's first command: LOAD_PROGRAM of slot 0 of queue 0.",
+             feature="programs"),
+    _counter("PROGRAM_RUNS", "Runs of programs.", feature="programs"),
+    _counter("GEMM_CYCLES", "Cycles of matrix products of LAYERS.", feature="compute"),
+    _counter("VECTOR_CYCLES", "Cycles of functions of rows of LAYERS.", feature="compute"),
+    _counter("LINK_RESTARTS", "Restarts of the link to the successor.", feature="replay"),
+    _counter("WORDS_REPEATED", "Words that were sent to the successor again.", feature="replay"),
+    _counter("CHECKS_FAILED", "Faults found in words of the predecessor.", feature="replay"),
+    _counter("GRADIENTS_COMPUTED", "Gradients computed for rounds, or resumed.", feature="quorum"),
+    _counter("GRADIENTS_APPLIED", "Gradients that were in time.", feature="quorum"),
+    _counter("GRADIENTS_FOLDED", "Late gradients that were added to a later round.", feature="quorum"),
+    _counter("GRADIENTS_DROPPED", "Gradients that were too late, or lost in a reset of links.", increment=2,
+             feature="quorum"),
     _status(
-        "PROGRAM_BANK", "Banks of programs; zero without two of them.", kind=Kind.BITFIELD,
+        "PROGRAM_BANK", "Banks of programs; zero without two.", kind=Kind.BITFIELD, feature="programs",
         fields=(
             Field(name="bank", bit=0, doc="Bank that runs."),
             Field(name="pending", bit=1, doc="An edit waits for its set."),
@@ -331,7 +344,7 @@ REGISTERS = _table(
         ),
     ),
     _status(
-        "PROGRAM_SET", "Sets and edits; zero without two banks of programs.", kind=Kind.BITFIELD,
+        "PROGRAM_SET", "Sets and edits; zero without two banks.", kind=Kind.BITFIELD, feature="programs",
         fields=(
             Field(name="set", bit=0, width=16, doc="Set that the latest run began with."),
             Field(name="latest", bit=16, width=16, doc="Number of the latest edit that was accepted."),
@@ -356,7 +369,7 @@ TENANT_REGISTERS = _table(
     _setting("WINDOW_BOUND", "Group of 32 elements behind a window; one that is not in the memory leaves no window.",
              width=20),
     _setting("BUDGET", "Cycles that a command may take; zero for any number.", width=31),
-    first=len(REGISTERS))
+    first=len(REGISTERS), feature="tenants")
 """Registers behind the others, in nodes with tenants, for the privileged host alone; none is of 32 bits."""
 
 SLOT_REGISTERS = _table(
@@ -386,7 +399,7 @@ SLOT_REGISTERS = _table(
         ),
     ),
     _status("SUPERFRAMES", "Superframes that the node had slots in, modulo 65,536.", width=16),
-    first=len(REGISTERS) + len(TENANT_REGISTERS))
+    first=len(REGISTERS) + len(TENANT_REGISTERS), feature="slots")
 """Registers behind those, in nodes with slots, which have no tenants: docs/ring/slots.md."""
 
 PRIVILEGED = ("CONTROL", "WEIGHT_VERSION", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST",
@@ -400,7 +413,30 @@ def registers_of(config):
     """Registers of a node of this configuration."""
     if config.link.slots:
         return (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
-    return (*REGISTERS, *TENANT_REGISTERS) if config.has(Tenants) else REGISTERS
+    return (*REGISTERS, *TENANT_REGISTERS) if config.has("tenants") else REGISTERS
+
+
+def lacking(config):
+    """Names of the registers that a node lacks: registers of absent features, and what :meth:`Feature.lacks
+    <hdl.feature.Feature.lacks>` of its own features names."""
+    absent = (entry.name for entry in registers_of(config) if entry.feature and not config.has(entry.feature))
+    return frozenset(absent).union(*(feature.lacks(config) for feature in features_of(config)))
+
+
+def _ports_of(config, access):
+    absent = lacking(config)
+    return [entry.port for entry in registers_of(config) if entry.access is access and entry.name not in absent]
+
+
+def settings_of(config):
+    """Names of the ports by which the register file gives a node's settings to units."""
+    set_version = ["set_version"] if config.has("settable_version") else []
+    return ["link_reset" if port == "control" else port for port in _ports_of(config, Access.SETTING)] + set_version
+
+
+def statuses_of(config):
+    """Names of the ports by which units give a node's statuses to the register file."""
+    return [port for port in _ports_of(config, Access.STATUS) if port != "status"]
 
 
 def register(name):
@@ -409,3 +445,18 @@ def register(name):
         return _BY_NAME[name]
     except KeyError:
         raise KeyError(f"Register must be one of {', '.join(_BY_NAME)}, not {name!r}") from None
+
+
+def fields_of(registers, name):
+    """Fields of a setting in a register file, by their names."""
+    return {field.name: getattr(registers, name.lower())[field.bit:field.bit + field.width]
+            for field in register(name).fields}
+
+
+#: Shape of the optimizer's rule in register OPTIMIZER.
+RULE = unsigned(register("OPTIMIZER").field("rule").width)
+
+
+def checked_layout():
+    """Settings that a command is checked with and must run with: they decide which memory it uses."""
+    return data.StructLayout({"rule": RULE, "packed_state": 1})

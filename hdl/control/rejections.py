@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.command_checker import verdict_layout
 from hdl.control.command_control import Rejection
-from hdl.control.program_memory import check_queues
+from hdl.control.program_layouts import check_queues
 from hdl.control.protocol import EventStatus, event_layout
 
 __all__ = ["Rejections", "rejection_layout"]

@@ -4,11 +4,15 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.program_memory import check_queues
+from hdl.control.program_layouts import check_queues
 from hdl.control.scoreboard import AFTER_MAX, others
 from hdl.control.sequencer import RUN_BITS, place_layout
+from hdl.control.source import Interface
 
-__all__ = ["RemoteAfter", "remote_layout", "signals_signature"]
+__all__ = ["SIGNALS", "RemoteAfter", "remote_layout", "signals_signature"]
+
+#: Interface of control words to the queues of commands (:func:`signals_signature`).
+SIGNALS = Interface("signals")
 
 
 def remote_layout():

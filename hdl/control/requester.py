@@ -8,7 +8,7 @@ from amaranth.utils import exact_log2
 from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, Opcode, Status
 from hdl.control.registers import PRIVILEGED as PRIVILEGED_REGISTERS
 from hdl.control.registers import REGISTERS, register, registers_of
-from hdl.control.windows import MOST_TENANTS, PRIVILEGED, asked_layout, found_layout
+from hdl.control.tenancy import MOST_TENANTS, PRIVILEGED, asked_layout, found_layout
 from hdl.group import GROUP
 from hdl.memory_map import MOST_SPACES
 

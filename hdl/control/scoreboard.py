@@ -4,7 +4,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.program_memory import check_queues
+from hdl.control.program_layouts import check_queues
 
 __all__ = ["AFTER_MAX", "LEAD_MAX", "Scoreboard", "after_layout", "others"]
 

@@ -4,7 +4,7 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.program_memory import DEPTH_MAX
+from hdl.control.program_layouts import DEPTH_MAX
 
 __all__ = ["RUN_BITS", "Sequencer", "pass_layout", "place_layout", "run_layout"]
 

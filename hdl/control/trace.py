@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.program_memory import check_queues
+from hdl.control.program_layouts import check_queues
 from hdl.memory import read_signature
 from hdl.memory_map import TRACE_WORDS
 from hdl.streams.stream import check_lanes

@@ -2,6 +2,7 @@
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import Operation
+from hdl.control.source import WEIGHT_VERSION, Setting
 from hdl.masking.engine import MaskEngine
 
 __all__ = ["describe"]
@@ -27,10 +28,11 @@ def describe(config):
         return None
     return EngineDescription(
         name="masking",
+        priority=2,
         make=lambda: MaskEngine(config=config),
         operations=tuple(operations),
         reads={"gradients": ("gradient_read",), "weights": ("weight_read",)},
         writes={"gradients": ("gradient_write",), "weights": ("weight_write",)},
-        inputs={"alternative": "mask_alternative", "threshold": "mask_threshold", "link_reset": "link_reset",
-                "weight_version": "weight_version"},
+        inputs={"alternative": Setting("mask_alternative"), "threshold": Setting("mask_threshold"),
+                "link_reset": Setting("link_reset"), "weight_version": WEIGHT_VERSION},
     )

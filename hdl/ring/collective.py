@@ -1,39 +1,29 @@
 """The collective engine: runs one command after the other on the ring, or gives it up in good order."""
 
+import functools
+import operator
+
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression.registry import CODECS, FETCH_FORMATS, RAW
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
-from hdl.control.register_file import version_layout
-from hdl.control.remote_after import signals_signature
-from hdl.control.sequencer import place_layout
-from hdl.node_features import SettableVersion, Tenants, Throttles
 from hdl.optimizer.rules import settings_layout
-from hdl.ring.control import CollectiveControl, RestorableControl, with_cut
-from hdl.ring.control_words import ControlWords
+from hdl.ring.control import CollectiveControl
 from hdl.ring.datapath import Datapath
 from hdl.ring.depacketizer import Depacketizer
+from hdl.ring.extension import CollectiveUnits, extensions, link_class
 from hdl.ring.header import PacketType
-from hdl.ring.link_ends import LinkEnds, repairs_layout
 from hdl.ring.order import Planner
 from hdl.ring.packetizer import Packetizer
-from hdl.ring.parts.chosen import parts
 from hdl.ring.parts.part import memory_ports
-from hdl.ring.parts.tally import ENTRIES
+from hdl.ring.parts.registry import parts
 from hdl.ring.ports import port_members
-from hdl.ring.setup import longest_vector, setup_layout, tours
-from hdl.ring.slots.access import messages_signature
-from hdl.ring.slots.job_link import JobLink
-from hdl.ring.slots.link import SlotLink, state_layout, test_layout
-from hdl.ring.switched_link import SwitchedLink
+from hdl.ring.sequences import PlannedCommand
+from hdl.ring.setup import longest_vector, paths, setup_layout
 from hdl.ring.topology import predecessor, sizes, successor
-from hdl.ring.walks import Situation
-from hdl.ring.wire_delay import DELAY_BITS
-from hdl.rounds.layouts import rounds_signature
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
-from hdl.throttle import RATE_BITS
 
 __all__ = ["CollectiveEngine", "counts_layout"]
 
@@ -61,7 +51,7 @@ def counts_layout(config):
             "stall_optimizer": 1,
             "stall_memory": 1,
             "packets_refused": 1,
-            **(repairs_layout(config.topology.ports).members if config.link.replay else {}),
+            **{name: width for extension in extensions(config) for name, width in extension.counts().items()},
         }
     )
 
@@ -122,28 +112,13 @@ class CollectiveEngine(wiring.Component):
                 "link_reset": In(1),
                 # Commands that have changed weights since reset.
                 "weight_version": Out(32),
-                # Value that it goes on from.
-                **({"set_version": In(version_layout())} if config.has(SettableVersion) else {}),
-                # What counters are increased by.
+                # Increments of counters.
                 "count": Out(counts_layout(config)),
-                # Tenant whose commands these are: packets carry it, and no other node's may have another. A command
-                # that is ``cut`` waits for the ring no longer than ``CUT_TIMEOUT`` cycles.
-                **({"tenant": In(2), "cut": In(1)} if config.has(Tenants) else {}),
                 # Cycles of a word to the successor, as the link has measured it; zero without replay.
                 "link_delay": Out(32),
-                # Rates of the optimizer, which a command keeps, and of the links, and cycles by which their words
-                # come later: see :mod:`hdl.throttle`.
-                **({"throttle_optimizer": In(RATE_BITS), "throttle_link": In(RATE_BITS),
-                    "wire_delay": In(DELAY_BITS)} if config.has(Throttles) else {}),
-                # What nodes with control words tell each other.
-                **({"signals": In(signals_signature(config.queues))} if config.has_signals else {}),
-                # What they tell each other of rounds.
-                **({"rounds": In(rounds_signature())} if config.has_quorum else {}),
-                # Place on the ring and what is for tests of TIME, TIME and its state, and superframes.
-                **({"slot_place": In(place_layout()), "time_test": In(test_layout()), "time": Out(32),
-                    "time_status": Out(state_layout()), "superframes": Out(16)} if config.link.slots else {}),
-                # Messages of rank 0's host and to it.
-                **({"messages": Out(messages_signature())} if config.link.messages else {}),
+                # Ports for features.
+                **{name: member for extension in extensions(config)
+                   for name, member in extension.members().items()},
                 # Rows that late memories owe are not wanted, since the datapath is in reset.
                 **({"abandons": Out(1)} if config.is_server else {}),
                 # Links from the predecessor and to the successor, at each port.
@@ -156,9 +131,9 @@ class CollectiveEngine(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config, nodes_max = self._config, self._config.topology.max_nodes
-        has_switch = config.topology.ports > 1
-        control_class = RestorableControl if config.has(SettableVersion) else CollectiveControl
-        m.submodules.control = control = (with_cut(control_class) if config.has(Tenants) else control_class)()
+        added = extensions(config)
+        options = {name: value for extension in added for name, value in extension.control.items()}
+        m.submodules.control = control = CollectiveControl(**options)
         planner = Planner(elements=longest_vector(config), segment=config.segment, nodes_max=nodes_max)
         m.submodules.planner = ResetInserter(~control.planning)(planner)
         datapath = Datapath(config=config)
@@ -168,9 +143,15 @@ class CollectiveEngine(wiring.Component):
         formats = FETCH_FORMATS if config.role.broadcast_formats and not config.is_server else ()
         expected_codecs = dict.fromkeys((RAW, config.gradients, config.weights.codec, *formats))
         m.submodules.depacketizer = depacketizer = Depacketizer(
-            codecs=[CODECS[name] for name in expected_codecs], tenants=config.has(Tenants))
-        m.submodules.link = link = _link_class(config)(config=config)
-        alive = self._control_words(m, link) if config.link.replay else 0
+            codecs=[CODECS[name] for name in expected_codecs], tenants=config.has("tenants"))
+        m.submodules.link = link = link_class(config)(config=config)
+        command = Signal(command_layout())
+        setup = Signal(setup_layout(config))
+        units = CollectiveUnits(engine=self, control=control, link=link, packetizer=packetizer,
+                                depacketizer=depacketizer, datapath=datapath, command=command, setup=setup,
+                                abort_header=packetizer.abort_header, words_reset=self.link_reset)
+        signs = [sign for extension in added if (sign := extension.make(m, units)) is not None]
+        alive = functools.reduce(operator.or_, signs) if signs else 0
 
         connect_stream(m, datapath.header, packetizer.header)
         connect_stream(m, datapath.egress, packetizer.payload)
@@ -179,7 +160,7 @@ class CollectiveEngine(wiring.Component):
         connect_stream(m, depacketizer.payload, datapath.ingress)
         # What the depacketizer takes is known late, and much follows from it in the receiver.
         arriving = link.o
-        if not has_switch:  # which has a buffer for each port
+        if not getattr(link, "buffered", False):
             m.submodules.arriving = buffer = ResetInserter(self.link_reset)(SkidBuffer(shape=word_layout()))
             connect_stream(m, link.o, buffer.i)
             arriving = buffer.o
@@ -190,8 +171,6 @@ class CollectiveEngine(wiring.Component):
             for inner, outer in zip(getattr(datapath, name), getattr(self, name), strict=True):
                 wiring.connect(m, flow=inner, memory=wiring.flipped(outer))
 
-        command = Signal(command_layout())
-        setup = Signal(setup_layout(config))
         last_rank = command.size - 1
         has_gather, has_scatter = Signal(), Signal()
         is_broadcast = Signal()
@@ -223,7 +202,7 @@ class CollectiveEngine(wiring.Component):
         latest = Signal.like(given.collective)
         known = Signal()  # there has been a collective since links were reset
         repeated = Signal()
-        immediate = (Operation.QUIESCE, Operation.SWITCH) if has_switch else (Operation.QUIESCE,)
+        immediate = (Operation.QUIESCE, *(code for extension in added for code in extension.immediate()))
         with m.If(self.command.valid & self.command.ready & ~_among(given.operation, immediate)):
             m.d.sync += [known.eq(1), latest.eq(given.collective), repeated.eq(known & (given.collective == latest))]
         with m.If(self.link_reset):
@@ -233,15 +212,16 @@ class CollectiveEngine(wiring.Component):
         updating = (Operation.FUSED_UPDATE, Operation.PUSH)
         if config.has_chains:
             if config.role.streams:
-                chained, kind = given.operation == Operation.PUSH, setup.chain
+                units.chained, kind = given.operation == Operation.PUSH, setup.chain
             else:
                 owned = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
-                chained, kind = given.one_owner & _among(given.operation, owned) & (given.size != 1), setup.one_owner
+                units.chained = given.one_owner & _among(given.operation, owned) & (given.size != 1)
+                kind = setup.one_owner
             with m.If(self.command.ready):
                 m.d.sync += [
-                    kind.eq(chained),
-                    setup.opens.eq(~chained | (predecessor(given.rank, given.size) == given.root)),
-                    setup.closes.eq(~chained | (given.rank == given.root)),
+                    kind.eq(units.chained),
+                    setup.opens.eq(~units.chained | (predecessor(given.rank, given.size) == given.root)),
+                    setup.closes.eq(~units.chained | (given.rank == given.root)),
                 ]
         with m.If(self.command.ready):
             m.d.sync += [
@@ -265,20 +245,8 @@ class CollectiveEngine(wiring.Component):
                 setup.settings.eq(self.settings),
                 setup.packed_state.eq(self.packed_state),
             ]
-            if config.role.broadcast_formats:
-                fetches = given.operation == Operation.BROADCAST
-                m.d.sync += setup.format.eq(Mux(fetches, given.format, 0))
-                if config.is_server:
-                    m.d.sync += [
-                        setup.counted.eq((chained | (fetches & (given.rank == given.root) & (given.size != 1)))
-                                         & (given.entry < ENTRIES)),
-                        setup.entry.eq(given.entry),
-                        setup.length.eq(given.length),
-                    ]
-            if config.has(Throttles):
-                m.d.sync += setup.pace.eq(self.throttle_optimizer)
-        if config.has(Throttles):
-            m.d.comb += [link.throttle.eq(self.throttle_link), link.wire_delay.eq(self.wire_delay)]
+            for extension in added:
+                extension.take(m, units, given)
 
         # Which blocks this node sends, receives, encodes and owns, and where they begin.
         is_root = command.rank == command.root
@@ -296,12 +264,12 @@ class CollectiveEngine(wiring.Component):
         gives = has_gather & ~has_scatter
         if not config.weights.has_master:  # a ring of one has nobody to give weights to, but they go through a codec
             gives &= ~setup.alone
-        now = Situation(
+        planned = PlannedCommand(
             setup=setup, size=command.size, rank=command.rank, previous=planner.previous, own=planner.own,
             following=planner.following, sends=sends, receives=receives, passes=passes, gathers=gathers, sums=sums,
             updates=updates, gives=gives, is_broadcast=is_broadcast, is_root=is_root, passes_on=passes_on)
 
-        # Planned tours are taken over in every cycle of planning; those of the last one count.
+        # Planned paths are taken over in every cycle of planning; those of the last one count.
         leaving, coming = Signal(4), Signal(4)  # packets handed out by the datapath that are not through yet
         packet_leaves = packetizer.o.valid & packetizer.o.ready & packetizer.o.payload.last
         word_taken = arriving.valid & arriving.ready
@@ -314,14 +282,14 @@ class CollectiveEngine(wiring.Component):
                 setup.plan.eq(planner.plan),
                 setup.pitch.eq(planner.plan.pitch),
                 setup.relay.eq(is_passed & ~is_root),
-                setup.pass_on.eq(is_passed & now.passes_on),
+                setup.pass_on.eq(is_passed & planned.passes_on),
             ]
             if config.role.interleaved:
                 # Where sums are decoded, the last ones of a reduce-scatter are in place of a gather.
                 m.d.sync += setup.both.eq(has_scatter & (has_gather if config.adds_compressed else 1))
-            for name, make in tours(config).items():
-                tour = make(now)
-                m.d.sync += [setup[name].steps.eq(tour.steps), setup[name].first.eq(tour.first)]
+            for name, make in paths(config).items():
+                path = make(planned)
+                m.d.sync += [setup[name].steps.eq(path.steps), setup[name].first.eq(path.first)]
             m.d.sync += [leaving.eq(0), coming.eq(0)]
 
         moves, alone = link.sent.word | word_taken | alive, setup.alone
@@ -336,8 +304,6 @@ class CollectiveEngine(wiring.Component):
             control.timeout.eq(self.timeout),
             control.link_reset.eq(self.link_reset),
             self.weight_version.eq(control.weight_version),
-            *((control.set_version.eq(self.set_version),) if config.has(SettableVersion) else ()),
-            *((control.cut.eq(self.cut),) if config.has(Tenants) else ()),
             control.kind.immediate.eq(_among(command.operation, immediate)),
             control.kind.repeated.eq(repeated),
             control.kind.alone.eq(alone),
@@ -370,19 +336,6 @@ class CollectiveEngine(wiring.Component):
             link.reset_link.eq(self.link_reset),
             self.link_delay.eq(link.delay),
         ]
-        if config.has(Tenants):
-            m.d.comb += [packetizer.header.payload.tenant.eq(self.tenant), abort_header.tenant.eq(self.tenant),
-                         depacketizer.tenant.eq(self.tenant)]
-        if has_switch:
-            is_switch = command.operation == Operation.SWITCH
-            m.d.comb += [
-                # Between commands control words of ring 0 can leave.
-                link.ring.eq(Mux(control.busy, command.port, 0)),
-                link.expecting.eq(datapath.expected.valid | control.drain),
-                link.seats.eq(command.gradient_base),
-                link.load.eq(control.planning & is_switch & ~self.link_reset),
-                control.kind.busy.eq(is_switch & ~link.still),
-            ]
         m.d.comb += [
             self.count.words_sent.eq(link.sent.word),
             self.count.packets_sent.eq(link.sent.packet),
@@ -394,55 +347,11 @@ class CollectiveEngine(wiring.Component):
             self.count.stall_ingress_empty.eq(running & depacketizer.starved),
             self.count.packets_refused.eq(running & depacketizer.error),
         ]
-        for source in (pulses, *([link.repairs] if config.link.replay else [])):
-            for name in source.shape().members:
-                if name in self.count.shape().members:
-                    m.d.comb += self.count[name].eq(source[name])
+        m.d.comb += [self.count[name].eq(pulses[name]) for name in pulses.shape().members
+                     if name in self.count.shape().members]
+        for extension in added:
+            extension.connect(m, units)
         return m
-
-    def _control_words(self, m, link):
-        """Join the units of control words, if the node has them; returns whether another node has said that it works.
-
-        Without them, control words that come are dropped.
-        """
-        if not self._config.has_signals:
-            m.d.comb += link.control_o.ready.eq(1)
-            return 0
-        m.submodules.control_words = words = ControlWords(config=self._config)
-        connect_stream(m, link.control_o, words.i)
-        connect_stream(m, words.o, link.control_i)
-        wiring.connect(m, words=words.signals, queues=wiring.flipped(self.signals))
-        if self._config.link.slots:
-            m.d.comb += [
-                link.place.eq(self.slot_place), link.test.eq(self.time_test), self.time.eq(link.now),
-                self.time_status.eq(link.state), self.superframes.eq(link.superframes),
-            ]
-            for name in ("clock_words", "record_words", *(["place_words"] if self._config.link.messages else [])):
-                wiring.connect(m, words=getattr(words, name), link=getattr(link, name))
-        reset = self.link_reset
-        if self._config.link.messages:
-            began, messages = Signal(), self.messages
-            connect_stream(m, messages.i, link.message_i)
-            m.d.sync += began.eq(self.link_reset)
-            m.d.comb += [messages.word.eq(link.message), messages.heard.eq(link.heard), messages.rank.eq(link.rank),
-                         messages.forget.eq(link.forget)]
-            reset &= ~began  # else what is held back here would hold back what ends the reset
-        if self._config.has_quorum:
-            wiring.connect(m, words=words.rounds, rounds=wiring.flipped(self.rounds))
-        # Links of a new setting of a switch begin anew, and so does what is said on them.
-        loads = link.load & link.still if self._config.topology.ports > 1 else 0
-        held = self.slot_place.size == 0 if self._config.link.jobs > 1 else reset | loads
-        m.d.comb += words.reset_link.eq(held)
-        if self._config.has(Tenants):
-            m.d.comb += words.tenant.eq(self.tenant)
-        return self.signals.alive
-
-
-def _link_class(config):
-    """Ends of a node's links."""
-    if config.topology.ports > 1:
-        return SwitchedLink
-    return JobLink if config.link.jobs > 1 else SlotLink if config.link.slots else LinkEnds
 
 
 def _among(operation, operations):

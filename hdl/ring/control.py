@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.control.register_file import version_layout
 
-__all__ = ["CUT_TIMEOUT", "CollectiveControl", "RestorableControl", "fault_layout", "kind_layout", "with_cut"]
+__all__ = ["CUT_TIMEOUT", "CollectiveControl", "fault_layout", "kind_layout"]
 
 #: Most cycles without a word on the ring, whatever the time-out is, for a command that has to end.
 CUT_TIMEOUT = 256
@@ -34,7 +34,7 @@ class CollectiveControl(wiring.Component):
     ======= ==========================================================================================
     Idle    takes a command
     Plan    starts the planner, unless the command is ``immediate`` or ``repeated`` or ``link_reset`` is high
-    Deal    waits for the planner, and sets the tours of all walks
+    Deal    waits for the planner, and sets the paths of all sequences
     Launch  starts the datapath
     Settle  waits until the datapath is busy
     Run     waits until the command has finished, or has to be given up
@@ -47,68 +47,83 @@ class CollectiveControl(wiring.Component):
 
     While ``link_reset`` is high, a command is in Report at most :attr:`reset_cycles` cycles later, whatever the other
     inputs do. Without it, a command is in Abort for ``timeout`` + 1 cycles at most.
+
+    Parameters
+    ----------
+    settable : bool
+        Whether the host can set ``weight_version`` between commands, for a run that began on other nodes.
+    cuttable : bool
+        Whether a command can be cut.
     """
 
     #: Cycles from ``link_reset`` to Report: Launch, Settle, Run and Abort.
     reset_cycles = 4
 
-    #: Commands, one at a time.
-    command: In(stream.Signature(command_layout()))
-    #: One for each command. Its detail after a time-out or a reset is the number of packets sent in this command, low
-    #: half, and received, high half.
-    event: Out(stream.Signature(event_layout()))
-    #: Cycles without a word on the ring after which the command is given up.
-    timeout: In(32)
-    #: Ends every command at once.
-    link_reset: In(1)
-    #: Commands that have changed weights since reset.
-    weight_version: Out(32)
-    #: Whether a command is under way, so that this cycle counts for it.
-    busy: Out(1)
-    #: Properties of the command that was taken last; holds until the next is taken.
-    kind: In(kind_layout())
-    #: Whether the planner is needed.
-    planning: Out(1)
-    #: Pulse: the planner starts.
-    plan: Out(1)
-    #: Pulse: the planner is done.
-    planned: In(1)
-    #: Whether the datapath is needed.
-    active: Out(1)
-    #: Pulse: the datapath starts.
-    launch: Out(1)
-    #: Whether packets are accepted.
-    running: Out(1)
-    #: Whether the datapath is idle, and nothing is on its way.
-    finished: In(1)
-    #: Reason to give the command up, looked at while ``running``.
-    fault: In(fault_layout())
-    #: Packets sent in this command, low half, and received, high half: the detail where a fault has no other.
-    packets: Out(32)
-    #: Pulse: a word is sent or received.
-    moved: In(1)
-    #: Pulses: the last word of a packet is sent or received.
-    packet_sent: In(1)
-    packet_received: In(1)
-    #: Whether a packet waits for a credit.
-    egress_stalled: In(1)
-    #: Findings for the flags of the event.
-    local_nan: In(1)
-    not_finite: In(1)
-    #: Whether the packet in progress has to end, and an ABORT to leave.
-    give_up: Out(1)
-    #: Pulse: the ABORT has left.
-    abort_sent: In(1)
-    #: Whether all that comes in is dropped. Depends combinationally on ``abort_received``.
-    drain: Out(1)
-    #: Pulse: the predecessor's ABORT has come.
-    abort_received: In(1)
-    #: Pulse: the ABORT cannot leave, or the predecessor's does not come.
-    stranded: Out(1)
+    def __init__(self, *, settable=False, cuttable=False):
+        self._settable, self._cuttable = settable, cuttable
+        super().__init__({
+            # Commands, one at a time.
+            "command": In(stream.Signature(command_layout())),
+            # One for each command. Its detail after a time-out or a reset is the number of packets sent in this
+            # command, low half, and received, high half.
+            "event": Out(stream.Signature(event_layout())),
+            # Cycles without a word on the ring after which the command is given up.
+            "timeout": In(32),
+            # Ends every command at once.
+            "link_reset": In(1),
+            # Commands that have changed weights since reset.
+            "weight_version": Out(32),
+            # Whether a command is under way, so that this cycle counts for it.
+            "busy": Out(1),
+            # Properties of the command that was taken last; holds until the next is taken.
+            "kind": In(kind_layout()),
+            # Whether the planner is needed.
+            "planning": Out(1),
+            # Pulse: the planner starts.
+            "plan": Out(1),
+            # Pulse: the planner is done.
+            "planned": In(1),
+            # Whether the datapath is needed.
+            "active": Out(1),
+            # Pulse: the datapath starts.
+            "launch": Out(1),
+            # Whether packets are accepted.
+            "running": Out(1),
+            # Whether the datapath is idle, and nothing is on its way.
+            "finished": In(1),
+            # Reason to give the command up, looked at while ``running``.
+            "fault": In(fault_layout()),
+            # Packets sent in this command, low half, and received, high half: the detail where a fault has no other.
+            "packets": Out(32),
+            # Pulse: a word is sent or received.
+            "moved": In(1),
+            # Pulses: the last word of a packet is sent or received.
+            "packet_sent": In(1), "packet_received": In(1),
+            # Whether a packet waits for a credit.
+            "egress_stalled": In(1),
+            # Findings for the flags of the event.
+            "local_nan": In(1),
+            "not_finite": In(1),
+            # Whether the packet in progress has to end, and an ABORT to leave.
+            "give_up": Out(1),
+            # Pulse: the ABORT has left.
+            "abort_sent": In(1),
+            # Whether all that comes in is dropped. Depends combinationally on ``abort_received``.
+            "drain": Out(1),
+            # Pulse: the predecessor's ABORT has come.
+            "abort_received": In(1),
+            # Pulse: the ABORT cannot leave, or the predecessor's does not come.
+            "stranded": Out(1),
+            # With ``settable``, a value from which ``weight_version`` continues; no command must be under way.
+            **({"set_version": In(version_layout())} if settable else {}),
+            # With ``cuttable``: CUT_TIMEOUT cycles without a word are enough to give a command up.
+            **({"cut": In(1)} if cuttable else {}),
+        })
 
-    def _late(self, waited):
-        """Whether so many cycles are too many."""
-        return waited >= self.timeout
+    def _times_out(self, waited):
+        """Whether a wait of this number of cycles is too long."""
+        limit = waited >= self.timeout
+        return limit | (self.cut & (waited >= CUT_TIMEOUT)) if self._cuttable else limit
 
     def elaborate(self, platform):
         m = Module()
@@ -119,7 +134,7 @@ class CollectiveControl(wiring.Component):
         sent, received = Signal(16), Signal(16)
         aborted, abort_seen = Signal(), Signal()
 
-        m.d.comb += [timed_out.eq(self._late(waited) & ~self.kind.alone), self.packets.eq(Cat(sent, received))]
+        m.d.comb += [timed_out.eq(self._times_out(waited) & ~self.kind.alone), self.packets.eq(Cat(sent, received))]
         m.d.sync += [
             sent.eq(sent + self.packet_sent),
             received.eq(received + self.packet_received),
@@ -193,7 +208,7 @@ class CollectiveControl(wiring.Component):
                 m.d.sync += waited.eq(waited + 1)
                 with m.If((aborted & abort_seen) | self.link_reset):
                     m.next = "Report"
-                with m.Elif(self._late(waited)):
+                with m.Elif(self._times_out(waited)):
                     m.d.comb += self.stranded.eq(1)
                     m.next = "Report"
 
@@ -212,30 +227,7 @@ class CollectiveControl(wiring.Component):
         ]
         with m.If(self.busy):
             m.d.sync += event.cycles.eq(event.cycles + 1)
+        if self._settable:
+            with m.If(self.set_version.valid):
+                m.d.sync += self.weight_version.eq(self.set_version.value)
         return m
-
-
-class RestorableControl(CollectiveControl):
-    """Control whose ``weight_version`` the host can set between commands, for a run that began on other nodes."""
-
-    #: Value that ``weight_version`` goes on from; no command must be under way.
-    set_version: In(version_layout())
-
-    def elaborate(self, platform):
-        m = super().elaborate(platform)
-        with m.If(self.set_version.valid):
-            m.d.sync += self.weight_version.eq(self.set_version.value)
-        return m
-
-
-def with_cut(control):
-    """Subclass of a control with an input ``cut``, while which :data:`CUT_TIMEOUT` cycles without a word are enough
-    to give a command up."""
-
-    class Cuttable(control):
-        cut: In(1)
-
-        def _late(self, waited):
-            return super()._late(waited) | (self.cut & (waited >= CUT_TIMEOUT))
-
-    return Cuttable

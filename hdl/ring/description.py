@@ -5,11 +5,12 @@ import dataclasses
 from hdl.compression.registry import FETCH_FORMATS
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import EventStatus, Operation
-from hdl.node_features import SettableVersion, Tenants, Throttles
+from hdl.control.source import WEIGHT_VERSION, Checked, Latched, Setting, SettingField
 from hdl.optimizer.rules import MOST_PLANES, has_rule, planes_used, settings_layout
 from hdl.ring.collective import CollectiveEngine
-from hdl.ring.parts.chosen import parts
+from hdl.ring.extension import extensions
 from hdl.ring.parts.part import memory_ports
+from hdl.ring.parts.registry import parts
 from hdl.ring.ports import port_members
 
 __all__ = ["describe"]
@@ -44,7 +45,7 @@ def describe(config):
             code=Operation.PUSH, on_ring=True, has_root=True, is_root=config.is_server, queue=1,
             extents=served if config.is_server else (gradients,),
             refused=lacks_planes if config.is_server else None),)
-    switch = (OperationDescription(code=Operation.SWITCH, queue=1, privileged=True),)
+    added = extensions(config)
     scalars = [name for name in settings_layout().members if name not in ("rule", "nesterov")]
     return EngineDescription(
         name="engine",
@@ -60,24 +61,18 @@ def describe(config):
             OperationDescription(code=Operation.BROADCAST, extents=(weights,), on_ring=True, has_root=True,
                                  refused_fields=lacks_format if config.role.broadcast_formats else None, queue=1),
             *push,
-            *(switch if config.topology.ports > 1 else ()),
+            *(operation for extension in added for operation in extension.operations()),
         ),
         reads=_ports(config, "read"),
         writes=_ports(config, "write"),
         inputs={
-            "settings.rule": "checked.rule", "settings.nesterov": "optimizer.nesterov",
-            **{f"settings.{name}": f"latched.{name}" for name in scalars},
-            **({"tenant": "tenant", "cut": "cut"} if config.has(Tenants) else {}),
-            "packed_state": "checked.packed_state", "timeout": "timeout", "link_reset": "link_reset",
-            **({"throttle_optimizer": "throttle_compute.optimizer", "throttle_link": "throttle_link",
-                "wire_delay": "delay_link"} if config.has(Throttles) else {}),
-            **({"set_version": "set_version"} if config.has(SettableVersion) else {}),
-            **({"slot_place": "slot_place", "time_test": "time_test"} if config.link.slots else {})},
-        outputs={"weight_version": "weight_version", **({"link_delay": "link_delay"} if config.link.replay else {}),
-                 **({"signals": "signals"} if config.has_signals else {}),
-                 **({name: name for name in ("time", "time_status", "superframes")} if config.link.slots else {}),
-                 **({"messages": "messages"} if config.link.messages else {})},
-        joins={"rounds": "rounds"} if config.has_quorum else {},
+            "settings.rule": Checked("rule"), "settings.nesterov": SettingField("OPTIMIZER", "nesterov"),
+            **{f"settings.{name}": Latched(name) for name in scalars},
+            "packed_state": Checked("packed_state"), **{name: Setting(name) for name in ("timeout", "link_reset")},
+            **{name: source for extension in added for name, source in extension.inputs.items()}},
+        outputs={WEIGHT_VERSION: "weight_version",
+                 **{purpose: path for extension in added for purpose, path in extension.outputs.items()}},
+        joins={name: path for extension in added for name, path in extension.joins.items()},
         links={name: name for name in port_members(config, config.topology.ports)},
         abandons="abandons" if config.is_server else None,
     )

@@ -10,34 +10,35 @@ behind it.
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib.wiring import In
 
-from hdl.ring.order import Phase, Walk
+from hdl.ring.order import Phase, SequenceGenerator
 from hdl.ring.topology import SMALL_RING, ranks, sizes
 
-__all__ = ["INTERLEAVED_LAG", "InterleavedWalk"]
+__all__ = ["INTERLEAVED_LAG", "InterleavedGenerator"]
 
 #: Segments by which the gather is behind.
 INTERLEAVED_LAG = 2
 
 
-class InterleavedWalk(Walk):
+class InterleavedGenerator(SequenceGenerator):
     """Go through the interleaved order and emit one record per step.
 
     A record is offered :attr:`pause` cycles after the one before was taken, or :attr:`pair_pause` where two segments
-    begin, or at most :attr:`longest_pause` where the walk has no steps in a phase that the collective has. ``o`` is a
-    register, and of all registers ``o.valid`` alone depends on ``o.ready``.
+    begin, or at most :attr:`longest_pause` where the sequence has no steps in a phase that the collective has. ``o``
+    is a register, and of all registers only ``o.valid`` depends on ``o.ready``.
 
     Parameters
     ----------
     elements, segment, nodes_max : int
-        Those of a :class:`~hdl.ring.order.Walk`.
+        Those of a :class:`~hdl.ring.order.SequenceGenerator`.
 
     Members
     -------
     start, plan, scatter, gather, o, busy
-        Those of a :class:`~hdl.ring.order.Walk`. A phase without steps is left out, but keeps its segments' places in
-        the order if the collective has it: so all walks of a collective take segments in the same pairs.
+        Those of a :class:`~hdl.ring.order.SequenceGenerator`. A phase without steps is left out, but keeps its
+        segments' places in the order if the collective has it: so all sequences of a collective have segments in the
+        same pairs.
     both : In(1)
-        The collective has both phases; otherwise it has the one that this walk has steps in. Held as ``plan`` is.
+        The collective has both phases; otherwise it has the one that this sequence has steps in. Held as ``plan`` is.
     """
 
     pause, pair_pause, longest_pause = 2, 3, 5
@@ -130,7 +131,7 @@ class InterleavedWalk(Walk):
             with m.State("Steps"):
                 m.d.sync += settled.eq(1)
                 with m.If(left == 0):
-                    # A segment that this walk has no steps in.
+                    # A segment without steps of this sequence.
                     m.d.sync += [settled.eq(0), turn.eq(~turn)]
                     with m.If(idle):
                         m.next = "First"

@@ -6,11 +6,11 @@ that first group is below G % size. In memory the groups of a vector lie ``strid
 block ``pitch`` = size · stride. A block moves in segments of S elements, and every block in the same number T of
 segments, so that short ones end in empty segments. With SR(t) and AG(t) the
 scatter-reduce and the all-gather of segment t of every block, the order is SR(0), SR(1), AG(0), SR(2), AG(1), …
-AG(T-1): the all-gather lags one behind, which hides the latency of the optimizer. In a late walk it lags
-:data:`LAG` behind, which hides that of a whole way round the ring as well.
+AG(T-1): the all-gather lags one behind, which hides the latency of the optimizer. In a late sequence it lags
+by :data:`LAG`, which hides the latency of the whole ring as well.
 
 Everything that takes part in a collective (sending, receiving, reading gradients, updating a block) follows this
-order with a walk of its own: it has a number of steps in each phase, and the block goes down by one from step to
+order with a sequence of its own: it has a number of steps in each phase, and the block goes down by one from step to
 step, and with it the first group.
 """
 
@@ -22,14 +22,14 @@ from hdl.group import GROUP
 from hdl.ring.header import LONGEST_SEGMENT
 from hdl.ring.topology import SMALL_RING, check_nodes, is_predecessor, is_successor, ranks, sizes, successor
 
-__all__ = ["LAG", "STRIDES", "Phase", "Planner", "Walk", "first_layout", "pitches", "plan_layout", "record_layout",
-           "tour_layout"]
+__all__ = ["LAG", "STRIDES", "Phase", "Planner", "SequenceGenerator", "first_layout", "path_layout", "pitches",
+           "plan_layout", "record_layout"]
 
 #: Shape of a stride.
 STRIDES = range(256)
 
 
-#: Segments by which the gather is behind in a late walk.
+#: Segments by which the gather lags in a late sequence.
 LAG = 3
 
 
@@ -79,8 +79,8 @@ def first_layout(elements, nodes_max=SMALL_RING):
     return data.StructLayout({"group": ranks(nodes_max), "place": _groups(elements)})
 
 
-def tour_layout(elements, nodes_max=SMALL_RING):
-    """One walk's part in a phase: its number of steps, and the first group of the block of the first step."""
+def path_layout(elements, nodes_max=SMALL_RING):
+    """Path of a sequence in a phase: its number of steps, and the first group of the block of the first step."""
     return data.StructLayout({"steps": sizes(nodes_max), "first": first_layout(elements, nodes_max)})
 
 
@@ -229,11 +229,11 @@ class Planner(wiring.Component):
         return m
 
 
-class Walk(wiring.Component):
-    """Go through the static order and emit one record per step.
+class SequenceGenerator(wiring.Component):
+    """Go through the static order and emit one record for each step of a sequence.
 
     A record is offered two cycles after the one before was taken. ``o`` is a register, and of all registers
-    ``o.valid`` alone depends on ``o.ready``, which comes through everybody who follows the walk.
+    only ``o.valid`` depends on ``o.ready``, which comes from all consumers of the records.
 
     Parameters
     ----------
@@ -246,22 +246,22 @@ class Walk(wiring.Component):
     chained : bool
         Whether a scatter-reduce may be a chain, of which a node has one link.
     lags : bool
-        Whether a walk may be late.
+        Whether the sequence may be late.
     members : mapping, optional
-        Further members of a walk of another order.
+        Further members of a generator with another order.
 
     Members
     -------
     start : In(1)
-        Begins a walk; ``plan``, ``scatter`` and ``gather`` must hold until ``busy`` is low again.
+        Begins a sequence; ``plan``, ``scatter`` and ``gather`` must hold until ``busy`` is low again.
     plan : In(plan_layout(elements, nodes_max))
-    scatter, gather : In(tour_layout(elements, nodes_max))
-        This walk's part in each phase; a phase without steps is left out of the order.
+    scatter, gather : In(path_layout(elements, nodes_max))
+        Path in each phase; a phase without steps is left out of the order.
     opens, closes : In(1)
         Whether the first step of a scatter-reduce is marked as ``first``, and the last one as ``last``: only if it is
         ``chained``; otherwise they always are.
     late : In(1)
-        The gather lags :data:`LAG` segments behind, and not one: only if it ``lags``.
+        The gather lags by :data:`LAG` segments in place of one: only if it ``lags``.
     o : Out(stream of record_layout(elements, segment, nodes_max))
     busy : Out(1)
         High from the cycle after ``start`` until the last record has been taken.
@@ -280,8 +280,8 @@ class Walk(wiring.Component):
                 **({"opens": In(1), "closes": In(1)} if chained else {}),
                 **({"late": In(1)} if lags else {}),
                 **(members or {}),
-                "scatter": In(tour_layout(elements, nodes_max)),
-                "gather": In(tour_layout(elements, nodes_max)),
+                "scatter": In(path_layout(elements, nodes_max)),
+                "gather": In(path_layout(elements, nodes_max)),
                 "o": Out(stream.Signature(record_layout(elements, segment, nodes_max))),
                 "busy": Out(1),
             }
@@ -306,13 +306,13 @@ class Walk(wiring.Component):
         enters = Signal()
         onward = Signal(Phase)
         change = Signal(signed(4 if self._lags else 3))
-        tour = Signal(tour_layout(self._elements, self._nodes_max))
+        path = Signal(path_layout(self._elements, self._nodes_max))
         m.d.comb += [
             wraps.eq(group == 0),
             both.eq(self.scatter.steps.any() & self.gather.steps.any()),
             ending.eq(segment + 1 == plan.segments),
             before_end.eq(segment + 2 == plan.segments),
-            tour.eq(Mux(onward == Phase.GATHER, self.gather.as_value(), self.scatter.as_value())),
+            path.eq(Mux(onward == Phase.GATHER, self.gather.as_value(), self.scatter.as_value())),
         ]
 
         climbs = self._climbs(place)
@@ -373,9 +373,9 @@ class Walk(wiring.Component):
                 phase.eq(onward),
                 segment.eq(segment + change),
                 opening.eq(1),
-                steps.eq(tour.steps),
-                group.eq(tour.first.group),
-                place.eq(tour.first.place),
+                steps.eq(path.steps),
+                group.eq(path.first.group),
+                place.eq(path.first.place),
             ]
             for one in Phase:
                 with m.If(self.start):

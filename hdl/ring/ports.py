@@ -2,15 +2,12 @@
 
 from amaranth.lib.wiring import In, Out
 
-from hdl.ring.link import LinkSignature
-from hdl.ring.replay.signature import ReplayLinkSignature
-
 __all__ = ["joined", "link_signature", "port_members", "port_names", "ports_of", "wires_per_link"]
 
 
 def link_signature(config):
     """Wires of a link between nodes of this configuration, as the transmitter sees them."""
-    return ReplayLinkSignature() if config.link.replay else LinkSignature()
+    return config.link.wires()
 
 
 def wires_per_link(signature):

@@ -1,15 +1,15 @@
-"""The setup of a command: all that the datapath has to know of it."""
+"""The setup of a command, as the datapath needs it."""
 
 from amaranth.lib import data
 
 from hdl.optimizer.rules import settings_layout
-from hdl.ring.order import pitches, plan_layout, tour_layout
-from hdl.ring.parts.chosen import parts as chosen_parts
+from hdl.ring.order import path_layout, pitches, plan_layout
 from hdl.ring.parts.part import fetch_setup
-from hdl.ring.walks import walks_of
+from hdl.ring.parts.registry import parts as node_parts
+from hdl.ring.sequences import sequences_of
 from hdl.throttle import RATE_BITS
 
-__all__ = ["longest_vector", "setup_layout", "tours"]
+__all__ = ["longest_vector", "paths", "setup_layout"]
 
 
 def longest_vector(config):
@@ -17,11 +17,13 @@ def longest_vector(config):
     return max(config.memories.gradient, config.memories.weight)
 
 
-def tours(config, parts=None):
-    """Tours of all walks that the steps of parts follow, by their names in :func:`setup_layout`: makers of a
-    :class:`~hdl.ring.walks.Tour`. By default parts are those of :func:`hdl.ring.parts.chosen.parts`."""
-    steps = [step for part in (chosen_parts(config) if parts is None else parts) for step in part.steps]
-    return {name: tour for walk in walks_of(steps) for name, tour in walk.tours.items()}
+def paths(config, parts=None):
+    """Paths of all sequences that the instructions of parts follow, by their names in :func:`setup_layout`: makers of
+    a :class:`~hdl.ring.sequences.Path`. By default parts are those of :func:`hdl.ring.parts.registry.parts`."""
+    instructions = [instruction for part in (node_parts(config) if parts is None else parts)
+                    for instruction in part.instructions]
+    return {f"{sequence.name}_{phase}": make for sequence in sequences_of(instructions)
+            for phase, make in sequence.paths.items()}
 
 
 def setup_layout(config, parts=None):
@@ -39,9 +41,9 @@ def setup_layout(config, parts=None):
             "gather": 1,
             # The ring has one node.
             "alone": 1,
-            # Even the first step of a gather passes on what came in; this and the next are for broadcasts.
+            # Even the first step of a gather forwards a packet; this and the next are for broadcasts.
             "relay": 1,
-            # Even the last step of a gather is passed on.
+            # Even the packets of the last step of a gather are forwarded.
             "pass_on": 1,
             # A word of state holds two elements.
             "packed_state": 1,
@@ -65,12 +67,12 @@ def setup_layout(config, parts=None):
             "gradient_row": range(config.memories.gradient // config.lanes),
             "weight_row": range(config.memories.weight // config.lanes),
             "state_row": range(config.memories.state // config.lanes),
-            # How the vector is dealt to blocks.
+            # The partition of the vector into blocks.
             "plan": plan_layout(elements, config.topology.max_nodes),
-            # Groups from one group of a block to the next, where the vector lies.
+            # Groups of memory from one group of a block to the next.
             "pitch": pitches(config.topology.max_nodes),
-            # Where each walk goes.
-            **dict.fromkeys(tours(config, parts), tour_layout(elements, config.topology.max_nodes)),
+            # The path of each sequence.
+            **dict.fromkeys(paths(config, parts), path_layout(elements, config.topology.max_nodes)),
             # Scalars of the optimizer.
             "settings": settings_layout(),
             # Rate of the optimizer's throttle, in a node with throttles.

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import Configuration, SettableVersion
+from hdl.config import Configuration
 from hdl.config.forms import name_of
 from hdl.control.protocol import DESCRIPTOR_WORDS, Operation
 from hdl.control.registers import REGISTERS, Access, register
@@ -183,7 +183,7 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
                             for ready in (1, 0)]
         if node["flags"]:
             pending.append(device.submit_write_bits("FLAGS", [node["flags"]]))
-        if device.config.has(SettableVersion):
+        if device.config.has("settable_version"):
             pending.append(device.submit_write_bits("WEIGHT_VERSION", [node["version"]]))
     for one in pending:
         one.result()
@@ -229,7 +229,7 @@ def scrub(ring: Ring) -> None:
         if not device.config.is_int16:
             pending += [device.submit_write_bits(run[0], [register(name).reset for name in run])
                         for run in _runs(CARRIED)]
-        if device.config.has(SettableVersion):
+        if device.config.has("settable_version"):
             pending.append(device.submit_write_bits("WEIGHT_VERSION", [0]))
     for one in pending:
         one.result()
@@ -291,7 +291,7 @@ def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> in
     found: dict[int, int] = {}
     most = 0 if devices[0].config.is_int16 else MOST  # nodes of integers have no broadcast
     for device, node in zip(devices, nodes, strict=False):
-        if node["version"] and not device.config.has(SettableVersion):
+        if node["version"] and not device.config.has("settable_version"):
             found[node["rank"]] = (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)
     for rank, count in found.items():
         if count > most or count != next(iter(found.values())):

@@ -3,7 +3,7 @@
 import importlib.metadata
 
 from hdl.config import NodeConfig
-from hdl.config.couplings import COUPLINGS
+from hdl.config.couplings import all_couplings
 from hdl.config.forms import as_options
 from host.columns import Column, Table, pairs, shown
 from host.console import make_console
@@ -24,7 +24,8 @@ def info_command() -> None:
                 ("C++ compiler", toolchain.compiler())]
     make_console().print(
         pairs("configuration", [(name, shown(value)) for name, value in options]),
-        Table("couplings of a node's sections", [Column(name) for name in ("sections", "rule", "reason")], COUPLINGS),
+        Table("couplings of a node's sections", [Column(name) for name in ("sections", "rule", "reason")],
+              all_couplings()),
         Table("couplings of a run's options", (Column("left", title="option"), Column("condition", title="is for"),
                                                Column("reason")), RUN_COUPLINGS),
         pairs("versions", versions),

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hdl.config import Memories, NodeConfig, Quantization
+from hdl.config import Memories, NodeConfig
 from hdl.config.forms import as_dict
+from hdl.features.quantization.feature import Quantization
 from host.console import (
     HostPort,
     Nodes,

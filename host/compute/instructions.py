@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compute.engine import BLOCKS
-from hdl.compute.layer_list import BASE_BITS, INSTRUCTION_WORDS, OWNER_BITS, Kind, Place, gemm_layout
-from hdl.compute.operands import FP32, OPERANDS, ScalarOperands
+from hdl.features.compute.engine import BLOCKS
+from hdl.features.compute.feature import FP32
+from hdl.features.compute.layer_list import BASE_BITS, INSTRUCTION_WORDS, OWNER_BITS, Kind, Place, gemm_layout
+from hdl.features.compute.operands import OPERANDS, ScalarOperands
 from hdl.group import GROUP
 from host.memory.plan import Plan, Room
-from sim.golden import gemm, gemm_factors
-from sim.golden.compute import Engine, pack
-from sim.golden.gemm import GemmJob
-from sim.golden.gemm_cycles import GemmCycles
-from sim.golden.gemm_estimate import bound
+from sim.golden.features.compute import gemm, gemm_factors
+from sim.golden.features.compute.compute import Engine, pack
+from sim.golden.features.compute.gemm import GemmJob
+from sim.golden.features.compute.gemm_cycles import GemmCycles
+from sim.golden.features.compute.gemm_estimate import bound
 
 __all__ = ["ADDRESSES", "FACTORS", "Array", "Buffers", "Factors", "Matrix", "Products", "Words", "at", "best_factors",
            "ended", "numbered", "up"]

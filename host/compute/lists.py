@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compute.engine import COLUMNS
-from hdl.compute.layer_list import Initial, Kind, Place, VectorProgram, centroid_layout, vector_layout
+from hdl.features.compute.engine import COLUMNS
+from hdl.features.compute.layer_list import Initial, Kind, Place, VectorProgram, centroid_layout, vector_layout
 from hdl.group import GROUP
 from host.compute.instructions import (
     ADDRESSES,
@@ -46,8 +46,8 @@ from host.compute.instructions import (
 from host.memory.plan import ListProgram, Plan, Room, make_plan
 from host.program.order import Region
 from host.program.schedules import STAGED_FLAG, Copies, Dense, Work
-from sim.golden.centroid_product import index_line, pack_indices
-from sim.golden.compute import pack
+from sim.golden.features.codebook_layers.centroid_product import index_line, pack_indices
+from sim.golden.features.compute.compute import pack
 
 __all__ = ["MOST_SIZE", "Activations", "ListCompiler", "Lists", "Shared", "centroid_instruction", "compile_lists",
            "index_words"]
@@ -83,7 +83,7 @@ def index_words(layer: Shared, lanes: int, *, transposed: bool) -> Words:
 
 def centroid_instruction(layer: Shared, lanes: int, *, transposed: bool = False, **fields: Any) -> Words:
     """A product with the weights of a layer, or with the transposed ones, for all examples of a command; fields are
-    operands and strides of :func:`~hdl.compute.layer_list.centroid_layout`, and its flags."""
+    operands and strides of :func:`~hdl.features.compute.layer_list.centroid_layout`, and its flags."""
     columns, outputs = (layer.outputs, layer.inputs) if transposed else (layer.inputs, layer.outputs)
     return pack(centroid_layout(), {"kind": Kind.CENTROID, "columns": columns, "outputs": outputs,
                                     "stride_indices": index_line(columns, lanes), **fields})

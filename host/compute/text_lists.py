@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compute.engine import COLUMNS
-from hdl.compute.layer_list import (
+from hdl.features.compute.engine import COLUMNS
+from hdl.features.compute.layer_list import (
     BASE_BITS,
     INSTRUCTION_WORDS,
     MOST_INSTRUCTIONS,
@@ -42,18 +42,18 @@ from hdl.compute.layer_list import (
     row_layout,
     vector_layout,
 )
-from hdl.compute.memory_access import MemoryAccess
+from hdl.features.compute.memory_access import MemoryAccess
 from hdl.group import GROUP
 from host.compute.instructions import Array, Buffers, Matrix, Products, Words, at, best_factors, ended, numbered, up
 from host.memory.chain import AGAIN, Chain, Saved
 from host.memory.plan import ListProgram, Plan, Room, make_plan, rooms_of
 from host.models.layers import ALTERNATIVE, EPSILON
 from host.models.transformer import Transformer, TransformerConfig
-from sim.golden import gemm, layer_list, row_unit
-from sim.golden.compute import Centroid, Engine, Gemm, Instruction, Operand, Vector, pack, sources
-from sim.golden.gemm import GemmJob
-from sim.golden.row_cycles import RowCycles
-from sim.golden.vector_cycles import VectorCycles
+from sim.golden.features.compute import gemm, layer_list, row_unit
+from sim.golden.features.compute.compute import Centroid, Engine, Gemm, Instruction, Operand, Vector, pack, sources
+from sim.golden.features.compute.gemm import GemmJob
+from sim.golden.features.compute.row_cycles import RowCycles
+from sim.golden.features.compute.vector_cycles import VectorCycles
 
 __all__ = ["ListCycles", "Operation", "TextLists", "TextOperations", "compile_text", "cut_lists", "engine_of"]
 

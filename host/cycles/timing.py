@@ -49,7 +49,7 @@ class Timing:
     #: Cycles from the last word of a packet to its last element, of gradients and of weights.
     decoded: int
     landed: int
-    #: Cycles of the landing buffer.
+    #: Cycles of the write-back buffer.
     stored: int
     #: Cycles from the first beat that the optimizer takes to the first of its results, and from there to a word.
     updated: int

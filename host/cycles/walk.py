@@ -42,7 +42,7 @@ _HEADER, _CRC = 3, 1
 _CREDIT = 2
 #: Packets that the walk looks back at the most.
 _BACK = 16
-#: Segments that the landing buffer, and the optimizer's banks of gradients, have room for.
+#: Segments that the write-back buffer, and the optimizer's banks of gradients, have room for.
 _ROOM = 2
 #: Time of what has not been waited for yet.
 _NEVER = -(10 ** 9)

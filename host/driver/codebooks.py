@@ -59,7 +59,7 @@ def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
 
 
 def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.uint32]:
-    """Centroids of the fractions of elements, as a :class:`~hdl.compression.table.format.LookupTable` needs them.
+    """Centroids of the fractions of elements, as a :class:`~hdl.features.table.format.LookupTable` needs them.
 
     There is one for each mantissa of the table, and all are different: missing ones are the lowest fractions that
     are not centroids yet. Zeros, infinities and NaNs do not count.

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from hdl.compute.layer_list import ROW_BIT
 from hdl.control.protocol import EventFlag, EventStatus, Operation, command_layout, event_layout
 from hdl.control.sequencer import run_layout
+from hdl.features.compute.layer_list import ROW_BIT
 from host.driver.errors import DeviceError
 from host.driver.words import Words, fields, pack, places
 

@@ -27,9 +27,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hdl.config import Configuration, Tenants
-from hdl.control.program_banks import edit_layout
-from hdl.control.program_memory import program_header_layout
+from hdl.config import Configuration
+from hdl.control.program_layouts import program_header_layout
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
     EDIT_WORDS,
@@ -43,7 +42,8 @@ from hdl.control.protocol import (
     header_layout,
 )
 from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, Kind, Register, register
-from hdl.control.windows import PRIVILEGED
+from hdl.control.tenancy import PRIVILEGED
+from hdl.features.programs.program_banks import edit_layout
 from host.driver.command import Command, Event, ProgramRun
 from host.driver.errors import (
     REFUSALS,
@@ -116,9 +116,9 @@ class Device:
         self.config = config
         self.name = name
         self._timeout = timeout
-        asks = config.has(Tenants) and tenant is not None
+        asks = config.has("tenants") and tenant is not None
         self._asks = [np.array([tenant], np.uint32)] if asks else []
-        self._privileged = not config.has(Tenants) or tenant == int(PRIVILEGED)
+        self._privileged = not config.has("tenants") or tenant == int(PRIVILEGED)
         self._tenant = tenant if asks and tenant else int(PRIVILEGED)
         self._outstanding: deque[Request] = deque()
         self._tag = 0

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hdl.features.quantization.arithmetic import Variant
+from hdl.features.quantization.engine import peak_cycles
+from hdl.features.quantization.layer_list import LAYER_WORDS, OUTPUT_WORDS, layer_layout, output_parameter_layout
+from hdl.features.quantization.layer_reader import INPUT_ROWS
 from hdl.memory_map import BASE_ALIGNMENT
-from hdl.quantization.arithmetic import Variant
-from hdl.quantization.engine import peak_cycles
-from hdl.quantization.layer_list import LAYER_WORDS, OUTPUT_WORDS, layer_layout, output_parameter_layout
-from hdl.quantization.layer_reader import INPUT_ROWS
 from host.driver.words import Words, places
 
 __all__ = ["IntegerLayer", "Integers", "Program", "pack_inputs", "program", "unpack_outputs"]
@@ -28,7 +28,8 @@ _MOST = (1 << 16) - 1  # outputs, or samples of a command
 
 
 class IntegerLayer(Protocol):
-    """Layer of integers: its members are those of :class:`sim.golden.quantization.Layer`, which checks them."""
+    """Layer of integers: its members are those of :class:`sim.golden.features.quantization.quantization.Layer`, which
+    checks them."""
 
     @property
     def codes(self) -> npt.NDArray[Any]: ...

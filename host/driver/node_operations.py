@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compute.layer_list import MULTIPLIED_BIT
-from hdl.config import Quantization
 from hdl.control.protocol import Operation
+from hdl.features.compute.layer_list import MULTIPLIED_BIT
 from host.driver.command import Command, Event
 from host.driver.command_queueing import CommandQueueing
 from host.driver.devices import Devices
@@ -20,7 +19,7 @@ from host.driver.results import Cycles, InferOutcome, ListsOutcome, MaskOutcome,
 from host.driver.ring_memory import RingMemory
 from host.driver.ring_registers import RingSettings
 from host.memory.plan import ListProgram, Plan, PlanError
-from sim.golden.compute import Engine
+from sim.golden.features.compute.compute import Engine
 
 __all__ = ["ListCompute", "NodeOperations", "PlannedLists"]
 
@@ -153,13 +152,14 @@ class NodeOperations:
         Parameters
         ----------
         layers : sequence of IntegerLayer
-            Layers like :class:`sim.golden.quantization.Layer`; the last one, and no other, is ``last``.
+            Layers like :class:`sim.golden.features.quantization.quantization.Layer`; the last one, and no other, is
+            ``last``.
         x : array of int
             A row of inputs for each sample: uint8, or int8 where the first layer is ``signed``.
         data, lists : Buffer, optional
             Buffers in gradients and in weights; by default the whole memories.
         """
-        if not all(config.has(Quantization) for config in self._devices.configs):
+        if not all(config.has("quantization") for config in self._devices.configs):
             raise ValueError("Nodes must have quantization in their configuration, to infer")
         data = self._memory.whole("gradients") if data is None else place(data, "gradients")
         lists = self._memory.whole("weights") if lists is None else place(lists, "weights")

@@ -28,8 +28,8 @@ import functools
 from collections.abc import Iterable
 
 from hdl.config import Configuration
-from hdl.ring.slots.job_table import JobFrame
-from hdl.ring.slots.link import PERIOD
+from hdl.features.slots.job_table import JobFrame
+from hdl.features.slots.link import PERIOD
 from host.driver.command_queueing import CommandQueueing
 from host.driver.device import Device
 from host.driver.devices import TIMEOUT, Devices, Formats

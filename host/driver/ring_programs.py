@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from hdl.control.program_memory import program_header_layout
+from hdl.control.program_layouts import program_header_layout
 from hdl.control.protocol import EventFlag, EventStatus, Operation
 from hdl.control.sequencer import RUN_BITS
 from hdl.engines import operations

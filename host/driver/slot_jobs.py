@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hdl.ring.slots.job_table import JobFrame
+from hdl.features.slots.job_table import JobFrame
 from host.driver.device import Device
 from host.driver.devices import TIMEOUT
 from host.driver.diagnosis import RingError

@@ -18,12 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from hdl.config import Tenants
 from hdl.control.engine import FAR
 from hdl.control.protocol import EventStatus, Opcode, Operation
 from hdl.control.registers import PRIVILEGED, REGISTERS, Access, register
-from hdl.control.windows import MOST_TENANTS, windowed
-from hdl.control.windows import PRIVILEGED as PRIVILEGED_HOST
+from hdl.control.tenancy import MOST_TENANTS, windowed
+from hdl.control.tenancy import PRIVILEGED as PRIVILEGED_HOST
 from hdl.group import GROUP
 from hdl.memory_map import MemorySpace
 from host.driver.command import CollectiveError, Command
@@ -104,7 +103,7 @@ class TenantHost:
 
     def __init__(self, devices: Sequence[Device]) -> None:
         for device in devices:
-            if not device.config.has(Tenants):
+            if not device.config.has("tenants"):
                 raise ValueError("Nodes must have two tenants: take a configuration with feature Tenants()")
         self._devices = list(devices)
         self._kept: dict[int, _Kept] = {}

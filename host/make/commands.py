@@ -75,7 +75,9 @@ def _options(command: str) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     if words[0] == "gradring":
         program: Any = typer.main.get_command(cli.app)
-        rows = _of_typer(program.commands[words[1]])
+        for word in words[1:]:
+            program = program.commands[word]
+        rows = _of_typer(program)
     elif words[:2] == ["python", "-m"] and (spec := importlib.util.find_spec(words[2])) and "." in words[2]:
         module = importlib.import_module(words[2] + ".__main__" * bool(spec.submodule_search_locations))
         if hasattr(module, "argparse"):

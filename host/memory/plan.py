@@ -31,8 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.choices import choice_error
-from hdl.compute.layer_list import BASE_BITS, Place
-from sim.golden.compute import Engine, Instruction, Operand, sources
+from hdl.features.compute.layer_list import BASE_BITS, Place
+from sim.golden.features.compute.compute import Engine, Instruction, Operand, sources
 
 __all__ = ["ORDERS", "ROUNDS", "Lifetime", "ListProgram", "Operation", "Places", "Plan", "PlanError", "Planned",
            "Profile", "ProfileError", "Room", "live_words", "lowest_fit", "make_plan", "peak", "planned", "rooms_of",

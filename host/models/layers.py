@@ -10,7 +10,8 @@ Attention is masked by replacement: a score whose place is masked becomes :data:
 that its weight is exactly zero. In the gradient of the loss rows of padding become zeros.
 
 Weights of a linear layer may be indices of centroids, which are its parameters. Its products and gradients are those
-of :mod:`sim.golden.centroid_product`: the matrix is never expanded, and no gradient of a single weight is made.
+of :mod:`sim.golden.features.codebook_layers.centroid_product`: the matrix is never expanded, and no gradient of a
+single weight is made.
 """
 
 import abc
@@ -34,8 +35,8 @@ from sim.arithmetic.functions import (
     row_sums,
     softmax,
 )
-from sim.golden import centroid_product
-from sim.golden.centroid_product import layer_gradient, pack_indices, unpack_indices
+from sim.golden.features.codebook_layers import centroid_product
+from sim.golden.features.codebook_layers.centroid_product import layer_gradient, pack_indices, unpack_indices
 from sim.golden.operands import FP32, operands_of
 
 __all__ = ["ALTERNATIVE", "EPSILON", "LANES", "Attention", "CentroidLinear", "Dense", "Embedding", "Layer",

@@ -16,7 +16,7 @@ from host.memory.steps import Step, StepProgram, pass_cycles, product_cycles
 from host.models.layers import ALTERNATIVE, EPSILON, Array, Views, keep
 from host.models.transformer import Transformer, TransformerConfig
 from sim.arithmetic.functions import canonical, column_sums, exp, gather_sums, log, mean, product, row_sums
-from sim.golden.vector_cycles import VectorCycles
+from sim.golden.features.compute.vector_cycles import VectorCycles
 
 __all__ = ["CONFIG", "text_chain", "text_program"]
 

@@ -29,7 +29,7 @@ from host.driver.ring_programs import NodeProgram
 from host.driver.trace import TraceRecord
 from host.program.program import CompiledProgram
 from host.program.schedules import SETTINGS_FLAG, STAGED_FLAG
-from sim.golden.rounds import AGES, ONE, SLOTS, Close, Rounds, scale_table
+from sim.golden.features.quorum.rounds import AGES, ONE, SLOTS, Close, Rounds, scale_table
 
 __all__ = ["Closing", "Feed", "Feeder", "RoundFeeder", "RoundModel", "RoundProgram", "TraceReader", "run_passes",
            "run_rounds"]
@@ -150,8 +150,8 @@ class Closing:
     quorum: int
     #: Cycles after which a round is closed that has a gradient; 0 for none.
     deadline: int = 0
-    #: Weights of late gradients in sixteenths, by their age: :func:`~sim.golden.rounds.late_weights`. They do not
-    #: grow with it: so what is too late for one round is too late for all that follow.
+    #: Weights of late gradients in sixteenths, by their age: :func:`~sim.golden.features.quorum.rounds.late_weights`.
+    #They do not : grow with it: so what is too late for one round is too late for all that follow.
     weights: Sequence[int]
 
     def __post_init__(self) -> None:

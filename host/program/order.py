@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from hdl.group import GROUP
-from sim.golden.program import Remote
+from sim.golden.features.programs.program import Remote
 
 __all__ = ["LAGS", "PASSES", "Clock", "Conflict", "Region", "Remotes", "Touch", "Wait", "Waits", "clocks",
            "conflicts", "find_cycle", "find_node_cycle", "later", "needed", "places", "races", "reduced"]

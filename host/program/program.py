@@ -30,8 +30,8 @@ from host.driver.command import Command
 from host.driver.trace import TraceError, TraceRecord
 from host.program import order
 from host.program.order import LAGS, Region, Wait
-from sim.golden.program import Remote, Span, Timed, remote_of
-from sim.golden.program_nodes import Placed
+from sim.golden.features.programs.program import Remote, Span, Timed, remote_of
+from sim.golden.features.programs.program_nodes import Placed
 
 __all__ = ["AHEAD", "DEPTH", "NO_WAIT", "CompiledProgram", "Instruction", "Program", "ProgramError", "Queue",
            "RaceError", "Task", "origin_of", "refuse_cycle", "spans", "touches"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.quantization.arithmetic import MULTIPLIER_BITS, SHIFT_MAX, Variant
+from hdl.features.quantization.arithmetic import MULTIPLIER_BITS, SHIFT_MAX, Variant
 from host.archives import Kind, read_arrays
 from host.quantization.network import QuantizedLayer, QuantizedNetwork, check_sums
 from host.quantization.schemes import BITS, Activation, QuantizedWeights, Requantization, Rounding, Scheme

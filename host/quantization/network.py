@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.quantization.arithmetic import ACCUMULATOR_BITS
+from hdl.features.quantization.arithmetic import ACCUMULATOR_BITS
 from host.models.layers import Model
 from host.quantization.schemes import (
     BITS,
@@ -28,7 +28,7 @@ from host.quantization.schemes import (
     requantization,
 )
 from sim.arithmetic.functions import product
-from sim.golden import quantization as golden
+from sim.golden.features.quantization import quantization as golden
 
 __all__ = ["FloatLayer", "Multiplications", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork",
            "activations", "assemble", "check_sums", "float_layers", "infer", "node_layers",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.quantization.arithmetic import Variant
+from hdl.features.quantization.arithmetic import Variant
 from host.output import write_bytes
 from host.printable import one_line
 from host.quantization.network import QuantizedLayer, QuantizedNetwork, assemble

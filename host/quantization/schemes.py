@@ -14,7 +14,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from hdl.quantization.arithmetic import MULTIPLIER_BITS, SHIFT_MAX, Variant
+from hdl.features.quantization.arithmetic import MULTIPLIER_BITS, SHIFT_MAX, Variant
 
 __all__ = ["BITS", "Activation", "Calibration", "Extrema", "QuantizedWeights", "Requantization", "Rounding", "Scheme",
            "calibrate", "quantize_weights", "requantization"]

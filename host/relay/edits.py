@@ -317,18 +317,18 @@ _LOG = {"start": _START, "workers": fields.integer(1, 64), "seed": fields.intege
 
 
 def read_log(path: Path) -> dict[str, Any]:
-    """Read a log that `gradring relay` has written; ``ValueError`` if the file is damaged, or another; the message
-    names it, and the first field that is wrong."""
+    """Read a log of `gradring lab relay`; ``ValueError`` if the file is damaged, or another; the message names it,
+    and the first field that is wrong."""
     try:
         log = json_files.read(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"Log of edits must be a file that `gradring relay` has written, not {path}: "
+        raise ValueError(f"Log of edits must be a file that `gradring lab relay` has written, not {path}: "
                          f"{error}") from error
     if not isinstance(log, dict) or not _LOG.keys() <= log.keys():
         raise ValueError(f"Log of edits must have {', '.join(_LOG)}, and {path} has not")
     for name, check in _LOG.items():
         if not check(log[name]):
-            raise ValueError(f"Log of edits must have {name} as `gradring relay` writes it, and {path} has not")
+            raise ValueError(f"Log of edits must have {name} as `gradring lab relay` writes it, and {path} has not")
     if len(log["losses"]) != log["sets"]:
         raise ValueError(f"Log of edits must have a loss for each of {log['sets']} sets, and {path} has "
                          f"{len(log['losses'])}")

@@ -20,15 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.compression.registry import FETCH_FORMATS
-from hdl.compute.layer_list import Initial, Kind, Place, VectorProgram, vector_layout
-from hdl.ring.parts.tally import ENTRIES
+from hdl.features.compute.layer_list import Initial, Kind, Place, VectorProgram, vector_layout
+from hdl.features.streaming.tally import ENTRIES
 from host.compute.instructions import Array, Factors, Matrix, Products, Words, at, best_factors, ended
 from host.program.order import Region
 from host.program.program import CompiledProgram, Program, Queue
 from host.relay.edits import RefusedError
 from host.relay.plan import ListKey, RelayPlan
-from sim.golden.compute import pack
-from sim.golden.relay import accesses
+from sim.golden.features.compute.compute import pack
+from sim.golden.features.streaming.relay import accesses
 
 __all__ = ["RelayLists", "compile_relay", "entry_of", "first_bases", "free_base", "lists_base", "next_bases",
            "relay_program"]

@@ -24,19 +24,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import (
-    Compute,
-    Memories,
-    NodeConfig,
-    Programs,
-    Server,
-    ServerConfig,
-    ServerMemories,
-    SettableVersion,
-)
+from hdl.config import Memories, NodeConfig
 from hdl.config import Optimizer as NodeOptimizer
-from hdl.config import Worker as WorkerRole
-from hdl.ring.parts.tally import ENTRIES
+from hdl.features.compute.feature import Compute
+from hdl.features.programs.feature import Programs
+from hdl.features.settable_version.feature import SettableVersion
+from hdl.features.streaming.feature import Server, ServerConfig, ServerMemories
+from hdl.features.streaming.feature import Worker as WorkerRole
+from hdl.features.streaming.tally import ENTRIES
 from host.checkpoints.checkpoint import restore
 from host.checkpoints.device_frame import DeviceFrame, read
 from host.checkpoints.keys import user_key
@@ -73,7 +68,7 @@ from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.verilated import open_ring
 from sim.arithmetic import functions
 from sim.golden.codecs import RAW
-from sim.golden.relay import Counts, Share, resident_set, total_loss
+from sim.golden.features.streaming.relay import Counts, Share, resident_set, total_loss
 from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
 

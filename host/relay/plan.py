@@ -16,13 +16,13 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 
-from hdl.compute.engine import COLUMNS
-from hdl.compute.layer_list import INSTRUCTION_WORDS
+from hdl.features.compute.engine import COLUMNS
+from hdl.features.compute.layer_list import INSTRUCTION_WORDS
 from hdl.group import GROUP
 from host.compute.instructions import up
 from host.memory.plan import Operation, Plan, Profile, make_plan
 from host.program.order import Region
-from sim.golden.relay import Unit, accesses, units_of
+from sim.golden.features.streaming.relay import Unit, accesses, units_of
 
 __all__ = ["LARGEST", "ListKey", "RelayPlan", "Worker", "check_server", "cut", "largest_microbatch",
            "make_relay_plan"]

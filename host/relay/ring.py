@@ -23,7 +23,7 @@ from host.driver.trace import TraceRecord
 from host.program.order import Region
 from host.program.program import CompiledProgram, Queue
 from host.relay.lists import RelayLists, first_bases, relay_program
-from sim.golden.relay import Counts
+from sim.golden.features.streaming.relay import Counts
 
 __all__ = ["RelayRing", "SetOutcome", "SetProgram", "node_programs"]
 

@@ -28,7 +28,7 @@ from host.training.reference import golden_settings
 from host.training.trainer import Trainer
 from sim.arithmetic import functions
 from sim.golden import ring
-from sim.golden.relay import Counts, Server, Share, Unit, relay_set
+from sim.golden.features.streaming.relay import Counts, Server, Share, Unit, relay_set
 
 __all__ = ["Assessor", "Blind", "Change", "Plateau", "RelayRun", "SetReport", "Together", "Underflow", "accuracy_of",
            "first_weights", "replayed"]

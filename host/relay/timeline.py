@@ -30,10 +30,10 @@ from fractions import Fraction
 from host.driver.trace import TraceError, TraceRecord
 from host.program.program import CompiledProgram, Queue, Task
 from host.relay.ring import SetOutcome
-from sim.golden import program as golden
 from sim.golden.codecs import RAW, WEIGHT_CODECS
-from sim.golden.mover import move_cycles
-from sim.golden.relay import Unit, accesses
+from sim.golden.features.far.mover import move_cycles
+from sim.golden.features.programs import program as golden
+from sim.golden.features.streaming.relay import Unit, accesses
 from sim.golden.ring import GROUP, PACKET_OVERHEAD
 
 __all__ = ["GAP", "Costs", "Event", "Far", "Run", "SetTimes", "costs_of", "execution_cycles", "link_cycles",

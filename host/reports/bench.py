@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from hdl.compression.registry import RAW, ZERO_VALUE
-from hdl.config import NodeConfig, Quantization, Weights
-from hdl.quantization.arithmetic import Variant
-from hdl.quantization.engine import peak_cycles
+from hdl.config import NodeConfig, Weights
+from hdl.features.quantization.arithmetic import Variant
+from hdl.features.quantization.engine import peak_cycles
+from hdl.features.quantization.feature import Quantization
 from host.columns import Column, Table, columns_of
 from host.driver.codebooks import codebook
 from host.driver.masking import Mask, MaskJob
@@ -40,7 +41,7 @@ from host.training.reference import Reference
 from host.transports.session import open_session
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
-from sim.golden.quantization import Layer
+from sim.golden.features.quantization.quantization import Layer
 from sim.golden.ring import largest_block
 
 __all__ = [

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from hdl.board import node_of
-from hdl.config import Grid, NodeConfig, Weights
+from hdl.config import NodeConfig, Weights
+from hdl.features.grid.feature import Grid
 from host.driver.device import Device
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import Outcome, known

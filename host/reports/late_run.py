@@ -9,12 +9,11 @@ from rich.console import Console
 
 from host import columns
 from host.columns import Column, Table, columns_of
-from host.reports.late import smoothed
-from host.reports.style import COLOURS, FAINT, picture, show_thousands
+from host.reports.style import COLOURS, FAINT, picture, show_thousands, smoothed
 from host.schema import RUN, Schema
 from host.training.quorum import QuorumExecutor
 from host.training.quorum_config import LateConfig
-from sim.golden.rounds import ONE
+from sim.golden.features.quorum.rounds import ONE
 
 __all__ = ["SCHEMA", "build", "draw", "show", "table"]
 

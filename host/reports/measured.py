@@ -12,7 +12,7 @@ from host.reports import chakra
 from host.reports.timeline import draw, write_trace
 from host.training.record import Step, Training, TrainingConfig
 from host.training.schedule import OVERLAPS
-from sim.golden.program import Span
+from sim.golden.features.programs.program import Span
 
 __all__ = ["SCHEDULES", "commands_of", "schedules_of", "timeline_names", "write", "write_traces"]
 

@@ -56,7 +56,7 @@ _CYCLES = {
                          "taken part.",
     TransportName.BOARD: "The board and its serial port are simulated; cycles are those of the simulated nodes.",
     TransportName.GOLDEN: "Golden models have computed all values and words, and no gateware has taken part. Cycles "
-                          "are modelled, as gradring predict models them.",
+                          "are modelled, as gradring lab predict models them.",
     TransportName.SERIAL: "Cycles are those that the nodes on the board have counted.",
 }
 

@@ -9,13 +9,14 @@ Example
 """
 
 import contextlib
+import math
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from host.output import replacing
 
-__all__ = ["COLOURS", "FAINT", "INK", "STYLE", "annotate_outlined", "picture", "show_thousands"]
+__all__ = ["COLOURS", "FAINT", "INK", "STYLE", "annotate_outlined", "picture", "show_thousands", "smoothed"]
 
 INK, FAINT = "#1d2733", "#8a97a6"
 #: Colours of curves: green, yellow, red, slate, violet, orange and dark red.
@@ -113,3 +114,12 @@ def annotate_outlined(axes: Any, text: str, at: tuple[float, float], **options: 
 def show_thousands(axis: Any) -> None:
     """Label an axis with separators of thousands."""
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def smoothed(losses: Sequence[float | None], count: int = 5) -> list[float]:
+    """Mean over the last few updates, without updates that have no gradient in time."""
+    means: list[float] = []
+    for last in range(1, len(losses) + 1):
+        known = [loss for loss in losses[max(0, last - count):last] if loss is not None and not math.isnan(loss)]
+        means.append(sum(known) / len(known) if known else means[-1] if means else 0.0)
+    return means

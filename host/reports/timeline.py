@@ -10,7 +10,7 @@ from typing import Any
 
 from host.output import write_json
 from host.reports.style import COLOURS, INK, picture, show_thousands
-from sim.golden.program import Span
+from sim.golden.features.programs.program import Span
 
 __all__ = ["QUEUES", "busy", "draw", "trace", "write_trace"]
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from hdl.config import Configuration
 from hdl.config.forms import as_dict
-from hdl.ring.slots.job_table import JOBS
+from hdl.features.slots.job_table import JOBS
 from host.console import shown
 from host.output import claim, prepare, write_bytes
 from host.reports.measured import timeline_names

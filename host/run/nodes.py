@@ -5,7 +5,10 @@ place in a grid, from which parts leave and to which they come back.
 from collections.abc import Callable
 from typing import Any
 
-from hdl.config import Configuration, Grid, NodeConfig, Peer, Replay, Slots, Weights
+from hdl.config import Configuration, NodeConfig, Peer, Weights
+from hdl.features.grid.feature import Grid
+from hdl.features.replay.feature import Replay
+from hdl.features.slots.feature import Slots
 from host.run.sections import SLOTS
 from host.topology.course import Course, Request, grid_size
 from host.topology.grid import Shape

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
-from hdl.compute.operands import OPERANDS
-from hdl.ring.slots.job_table import JOBS
+from hdl.features.compute.operands import OPERANDS
+from hdl.features.slots.job_table import JOBS
 from host.memory.chain import KINDS
 from host.options import COUNT, Section, option
 from host.topology.grid import Shape

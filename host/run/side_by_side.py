@@ -5,9 +5,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hdl.config import JobSlots, NodeConfig
+from hdl.config import NodeConfig
 from hdl.config.forms import as_dict
-from hdl.ring.slots.job_table import JOBS, JobFrame
+from hdl.features.slots.feature import JobSlots
+from hdl.features.slots.job_table import JOBS, JobFrame
 from host.console import Progress, make_console, shown, thread_count
 from host.driver.device import Device
 from host.driver.devices import TIMEOUT

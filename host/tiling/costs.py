@@ -13,21 +13,23 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, gemm_layout
-from hdl.compute.memory_access import MemoryAccess
-from hdl.compute.operands import FP32, OPERANDS
-from hdl.config import Compute, Memories, NodeConfig, Programs
+from hdl.config import Memories, NodeConfig
+from hdl.features.compute.feature import FP32, Compute
+from hdl.features.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, gemm_layout
+from hdl.features.compute.memory_access import MemoryAccess
+from hdl.features.compute.operands import OPERANDS
+from hdl.features.programs.feature import Programs
 from hdl.group import GROUP
 from host.compute.instructions import FACTORS, Array
 from host.driver.memory import aligned
 from host.driver.results import known
 from host.driver.ring import Ring
 from host.tiling.space import Plan
-from sim.golden.compute import pack
-from sim.golden.gemm import GemmJob, Matrix
-from sim.golden.gemm_estimate import estimate
-from sim.golden.layer_list import command_cycles
-from sim.golden.memory_pace import Memory
+from sim.golden.features.compute.compute import pack
+from sim.golden.features.compute.gemm import GemmJob, Matrix
+from sim.golden.features.compute.gemm_estimate import estimate
+from sim.golden.features.compute.layer_list import command_cycles
+from sim.golden.features.compute.memory_pace import Memory
 
 __all__ = ["GatewareCost", "ModelCost", "WrongProductError", "estimated", "node_of", "product", "room"]
 
@@ -137,7 +139,7 @@ class ModelCost:
     """Cycles of a command by the model of the engine, which are those that it counts.
 
     The job is a product without factors. Without ``cycles`` of one product of a plan they are those of
-    :class:`~sim.golden.gemm_cycles.GemmCycles`.
+    :class:`~sim.golden.features.compute.gemm_cycles.GemmCycles`.
     """
 
     def __init__(self, job: GemmJob, array: Array, cycles: Callable[[GemmJob], int] | None = None):

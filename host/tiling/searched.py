@@ -21,7 +21,7 @@ from host.tiling.searches import best_first
 from host.tiling.space import Evaluations, Nest, Plan, Space, State
 from host.transports.session import open_session
 from sim import json_files
-from sim.golden.gemm import GemmJob
+from sim.golden.features.compute.gemm import GemmJob
 from sim.verilated.native import Arithmetic
 
 __all__ = ["BUDGET", "SearchedFactors", "Tiling"]

@@ -25,10 +25,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hdl.compute.layer_list import MOST_INSTRUCTIONS
+from hdl.features.compute.layer_list import MOST_INSTRUCTIONS
 from host.compute.instructions import Array
-from sim.golden.gemm import GemmJob
-from sim.golden.mac_array import SLOTS
+from sim.golden.features.compute.gemm import GemmJob
+from sim.golden.features.compute.mac_array import SLOTS
 from sim.golden.operands import operands_of
 
 __all__ = ["Cost", "Evaluations", "ExhaustedError", "Level", "Levels", "Move", "Nest", "Plan", "Space", "State"]

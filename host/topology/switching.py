@@ -20,8 +20,8 @@ import numpy.typing as npt
 from hdl.compression.registry import WEIGHT_CODECS
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation
+from hdl.features.grid.switched_link import seats_layout
 from hdl.group import GROUP
-from hdl.ring.switched_link import seats_layout
 from host.driver.command import Command, Event
 from host.driver.command_queueing import CommandQueueing, PendingCommand
 from host.driver.device import Device

@@ -50,7 +50,7 @@ from host.training.schedule import (
 )
 from host.training.updates import UpdateExecutor
 from host.training.workloads import Classifier
-from sim.golden.program import Span, timeline
+from sim.golden.features.programs.program import Span, timeline
 from sim.golden.ring import Traffic
 
 __all__ = ["DelayedExecutor", "OverlappingExecution"]

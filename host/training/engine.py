@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compute.layer_list import PADDING
 from hdl.config import NodeConfig
+from hdl.features.compute.layer_list import PADDING
 from hdl.group import GROUP
 from host.compute.far_lists import FarText, fit_text
 from host.compute.instructions import Array as Units

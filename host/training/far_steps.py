@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hdl.config import Compute, Memories, NodeConfig, Programs, SingleRing
+from hdl.config import Memories, NodeConfig, SingleRing
 from hdl.control.protocol import Operation
+from hdl.features.compute.feature import Compute
+from hdl.features.programs.feature import Programs
 from hdl.group import GROUP
 from host.compute.far_lists import FarLists, FarText, compile_far, compile_far_text, layers_chain_of
 from host.compute.instructions import Array

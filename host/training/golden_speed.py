@@ -1,7 +1,4 @@
-"""Processor time of training on golden nodes, against Verilated nodes with the same bits.
-
-``python -m host.training.golden_speed`` prints the ratio.
-"""
+"""Processor time of training on golden nodes, against Verilated nodes with the same bits."""
 
 import dataclasses
 import time
@@ -51,9 +48,3 @@ def rows(seconds: tuple[float, float]) -> list[dict[str, Any]]:
     config = f"{NODES} nodes, digits, {STEPS} steps; {verilated:.2f} s on Verilated nodes"
     return [{"name": "golden.train", "config": config, "measured": golden, "bound": BAR * verilated,
              "ratio": golden / (BAR * verilated), "unit": "CPU s"}]
-
-
-if __name__ == "__main__":
-    measured = measure()
-    print(f"golden nodes: {measured[0]:.2f} s, Verilated nodes: {measured[1]:.2f} s, ratio "
-          f"{measured[0] / measured[1]:.3f}, at most {BAR}")

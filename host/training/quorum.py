@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import ComputeStub, Grid, NodeConfig, Replay, SingleRing
+from hdl.config import NodeConfig, SingleRing
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.replay.feature import Replay
 from hdl.group import GROUP
 from host.driver.command import Event
 from host.driver.memory import Allocation, fitted
@@ -37,7 +40,7 @@ from host.training.reference import Reference
 from host.training.trainer import Trainer
 from host.training.workloads import Classifier
 from sim.golden import ring as golden
-from sim.golden.rounds import Close, Rounds, scale_table
+from sim.golden.features.quorum.rounds import Close, Rounds, scale_table
 
 __all__ = ["BLOCK", "Fates", "Outcome", "QuorumExecutor", "Workers", "make_quorum_trainer", "node_for",
            "patience_of"]

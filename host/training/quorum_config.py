@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 
-from sim.golden.rounds import late_weights
+from sim.golden.features.quorum.rounds import late_weights
 
 __all__ = ["Late", "LateConfig", "stragglers"]
 

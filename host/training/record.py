@@ -289,7 +289,8 @@ class Training:
     elements_masked: int = 0
     mask_words_fetched: int = 0
 
-    #: Commands of the last step's pass, as :class:`sim.golden.program.Span` has them, where nodes have a program.
+    #: Commands of the last step's pass, as :class:`sim.golden.features.programs.program.Span` has them, where nodes
+    #have a program.
     timeline: list[list[Any]] | None = None
     #: Log of the search for a schedule.
     search: list[str] = dataclasses.field(default_factory=list)

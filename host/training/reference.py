@@ -266,8 +266,8 @@ class IntegerReference(Reference):
     counter = "COMPRESSED_WORDS"
 
     def __init__(self, weights: Vector):
-        from sim.golden import int16_node as reduced
         from sim.golden import masking
+        from sim.golden.features.int16 import int16_node as reduced
         from sim.golden.ring import Traffic
 
         self._masking = masking
@@ -308,7 +308,7 @@ class GridReference(Reference):
 
     def __init__(self, ring: VectorRing, *options: Any, rows: int, columns: int):
         super().__init__(ring, *options)
-        from sim.golden import grid
+        from sim.golden.features.grid import grid
 
         self._grid = grid
         self._rows, self._columns = rows, columns

@@ -11,7 +11,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hdl.config import NodeConfig, Programs, Weights
+from hdl.config import NodeConfig, Weights
+from hdl.features.programs.feature import Programs
 from hdl.group import GROUP
 from host.driver.memory import Buffer, distance_of
 from host.driver.protocols import TrainingRing
@@ -25,7 +26,7 @@ from host.training.engine import Computer, Differentiator, check_engine, differe
 from host.training.record import NODE, TrainingConfig
 from host.training.reference import Part
 from host.training.workloads import Classifier, Workload
-from sim.golden.program import Span, makespan, timeline
+from sim.golden.features.programs.program import Span, makespan, timeline
 from sim.golden.ring import largest_block
 
 __all__ = ["ALL", "OVERLAPS", "Execution", "GridExecution", "Timing", "busiest", "check_schedule", "costs_of",

@@ -10,7 +10,7 @@ with a codebook is given one of the first weights, and a new one of the masters 
 gradient codec that loses something, their residuals are compared at the end of the run.
 
 Nodes of 16-bit integers do the same with fixed points (:mod:`host.training.number_format`) and
-:mod:`sim.golden.int16_node`. They have no links: the number of words of their gradients in compressed
+:mod:`sim.golden.features.int16.int16_node`. They have no links: the number of words of their gradients in compressed
 form is compared.
 
 Where the workload has something to be masked, nodes mask it, and everything that they mask is compared likewise. With

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import Configuration, Tenants
+from hdl.config import Configuration
 from hdl.control.protocol import RESPONSE, Opcode, Status, access_layout, header_layout
 from hdl.control.registers import COUNTERS
 from host.driver.transport import Transport
@@ -78,7 +78,7 @@ class BackdoorTransport:
         names = config.memory_map.names
         self._owned = names.index("activations") if self._owners.size else None  # space whose rows have owners
         self._time = time
-        self._tenants = config.has(Tenants)  # whose windows the node knows
+        self._tenants = config.has("tenants")  # whose windows the node knows
         self._model = PortModel(config)
         self._ready: deque[tuple[Words, int]] = deque()  # responses, and the cycles in which they would be complete
         self._waiting = 0  # responses to come from the node

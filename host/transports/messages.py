@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hdl.control.protocol import RESPONSE, Opcode, Status, header_layout
-from hdl.ring.slots.layouts import MESSAGE_OPCODE, MESSAGE_TYPE, MESSAGE_WORDS, message_header_layout
+from hdl.features.slots.layouts import MESSAGE_OPCODE, MESSAGE_TYPE, MESSAGE_WORDS, message_header_layout
 from host.driver.errors import TransportStatus
 from host.driver.transport import NodeTransport, Transport
 from host.driver.words import Words, fields, pack, places

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hdl.compute.array import TILES, MacArray, term_layout
-from hdl.compute.multiply_accumulate import SLOTS
+from hdl.features.compute.array import TILES, MacArray, term_layout
+from hdl.features.compute.multiply_accumulate import SLOTS
 from sim.payload import pack
 from sim.verilated.native import Arithmetic
 from sim.verilated.vectors import Feed, Unit

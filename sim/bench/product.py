@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from hdl.compute.array import result_layout
-from hdl.compute.loop_nest import job_layout
-from hdl.compute.multiply_accumulate import product_latency
-from hdl.compute.panel import fill_layout
-from hdl.compute.product import MatrixProduct
-from sim.golden.loop_nest import Job
-from sim.golden.mac_array import SLOTS
-from sim.golden.product import MatrixProduct as Model
+from hdl.features.compute.array import result_layout
+from hdl.features.compute.loop_nest import job_layout
+from hdl.features.compute.multiply_accumulate import product_latency
+from hdl.features.compute.panel import fill_layout
+from hdl.features.compute.product import MatrixProduct
+from sim.golden.features.compute.loop_nest import Job
+from sim.golden.features.compute.mac_array import SLOTS
+from sim.golden.features.compute.product import MatrixProduct as Model
 from sim.payload import pack, unpack
 from sim.verilated.vectors import Feed, Unit
 

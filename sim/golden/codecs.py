@@ -1,7 +1,8 @@
 """Golden models of the codecs that weights and gradients can go through on the ring.
 
 Every codec has ``encode(elements)`` and ``decode(words, count)``, on bit patterns of binary32. The method
-``bind(centroids)`` returns the codec loaded with a codebook; in :data:`CODECS`, codebooks are all zeros.
+``bind(centroids)`` returns the codec loaded with a codebook; in :data:`CODECS`, codebooks are all zeros. Formats of
+features are imported when :data:`CODECS` is asked for them.
 
 The models are written from the specification of each format, with parameters of their own. Names and codes are those
 of :mod:`hdl.compression.registry`, and tests compare all members that both have of a format.
@@ -14,14 +15,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden import microscaling, moments, shared_exponent, zero_value
-from sim.golden.centroid import CentroidTable
-from sim.golden.lookup_table import LookupTable
-from sim.golden.nvfp4 import NVFP4
-from sim.golden.planes import GROUP
+from sim.golden import zero_value
+from sim.golden.lazy_table import LazyTable, OnDemand
 
-__all__ = ["CODECS", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "BFloat16", "CentroidCodec", "Codec",
-           "FixedCodec", "Format", "RawWords", "Span", "TableCodec", "ZeroValueCodec"]
+__all__ = ["CODECS", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "Codec", "FixedCodec", "Format",
+           "RawWords", "Span", "ZeroValueCodec", "codebook_of", "whole_words"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -131,24 +129,6 @@ class RawWords:
         return np.array(words, dtype=np.uint32)[:count]
 
 
-class BFloat16:
-    """Elements as bfloat16, two to a word, the even one in the low half, rounded to nearest even."""
-
-    block = 2
-
-    def words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements."""
-        return (count + 1) // 2
-
-    def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements."""
-        return moments.pack(bits)
-
-    def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet of words: ``count``, or whole words."""
-        return moments.unpack(words, count)
-
-
 class _Plain:
     """Members of codecs that have no codebook and take any number."""
 
@@ -192,14 +172,15 @@ class FixedCodec(_Plain):
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
         """Return the extent of a packet of ``count`` elements in given words; a unit is a word."""
-        return _whole_words(self.most_words(count), len(np.asarray(words)))
+        return whole_words(self.most_words(count), len(np.asarray(words)))
 
     def bind(self, centroids: npt.ArrayLike) -> "FixedCodec":
         """Return the codec as it is."""
         return self
 
 
-def _whole_words(due: int, given: int) -> Span:
+def whole_words(due: int, given: int) -> Span:
+    """Return the extent of a packet of ``due`` words in ``given`` ones; a unit is a word."""
     used = min(due, given)
     return used, due - used, False
 
@@ -253,178 +234,43 @@ class ZeroValueCodec(_Plain):
         return self
 
 
-def _bound(centroids: npt.ArrayLike, count: int) -> tuple[int, ...]:
+def codebook_of(centroids: npt.ArrayLike, count: int) -> tuple[int, ...]:
+    """Return the numbers of a codebook; ValueError unless they are ``count``."""
     given = tuple(np.asarray(centroids, np.uint32).tolist())
     if len(given) != count:
         raise ValueError(f"Centroids must be {count!r}, not {len(given)!r}")
     return given
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TableCodec:
-    """Weights by tables: exact sign and exponent, and the centroid nearest to the fraction.
-
-    Parameters
-    ----------
-    code : int
-    centroids : int
-        Centroids of fractions.
-    codebook : tuple of int
-        Fractions, in ascending order; by default all are zero.
-    """
-
-    code: int
-    centroids: int
-    codebook: tuple[int, ...] = ()
-
-    weights = True
-    gradients = False
-    exact = False
-    sums_coded = False
-    block = GROUP
-
-    @property
-    def table(self) -> LookupTable:
-        """Parameters of the format."""
-        return LookupTable(mantissas=self.centroids, centroids=True, loaded=True)
-
-    @property
-    def codebook_words(self) -> int:
-        """Words of a node's codebook: bounds, an unused word, and centroids."""
-        return 2 * self.centroids
-
-    def most_words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements of which no two exponents are the same."""
-        return self.table.words(count, min(count, 256)) if count else 0
-
-    def bind(self, centroids: npt.ArrayLike) -> "TableCodec":
-        """Return the codec with a codebook: fractions in ascending order."""
-        given = _bound(centroids, self.centroids)
-        self.table.bounds(given)
-        return dataclasses.replace(self, codebook=given)
-
-    @property
-    def _codebook(self) -> tuple[int, ...]:
-        return self.codebook or (0,) * self.centroids
-
-    def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements; none of no element."""
-        given = np.asarray(bits, np.uint32)
-        return self.table.encode(given, self._codebook) if len(given) else np.zeros(0, np.uint32)
-
-    def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet: ``count``, or whole groups."""
-        given = np.asarray(words, np.uint32)
-        return self.table.decode(given, count, self._codebook) if len(given) else np.zeros(0, np.uint32)
-
-    def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the extent of a packet of ``count`` elements in given words; a unit is a group.
-
-        A word is wrong if its exponents do not ascend.
-        """
-        given = np.asarray(words, np.uint32)
-        groups = -(-count // GROUP)
-        if not groups:
-            return 0, 0, False
-        exponents: list[int] = []
-        for place, exponent in enumerate(given.astype("<u4").view(np.uint8).tolist()):
-            if exponents and exponent < exponents[-1]:
-                return place // 4, groups, True
-            if exponents and exponent == exponents[-1]:
-                break
-            exponents.append(exponent)
-        else:
-            return len(given), groups, False
-        width, start = self.table.code_width(len(exponents)), place // 4 + 1
-        whole = min((len(given) - start) // width, groups)
-        return min(len(given), start + width * groups), groups - whole, False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CentroidCodec:
-    """Weights as indices of the nearest centroids.
-
-    Parameters
-    ----------
-    code : int
-    centroids : int
-    codebook : tuple of int
-        Numbers, as bits of binary32, in ascending order; by default all are zero.
-    bounds : tuple of int
-        Bounds between centroids.
-    """
-
-    code: int
-    centroids: int
-    codebook: tuple[int, ...] = ()
-    bounds: tuple[int, ...] = ()
-
-    weights = True
-    gradients = False
-    exact = False
-    sums_coded = False
-    block = GROUP
-
-    @property
-    def table(self) -> CentroidTable:
-        """Parameters of the format."""
-        return CentroidTable(centroids=self.centroids, loaded=True)
-
-    @property
-    def codebook_words(self) -> int:
-        """Words of a node's codebook: bounds, an unused word, and centroids."""
-        return 2 * self.centroids
-
-    def most_words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements."""
-        return self.table.words(count)
-
-    def bind(self, centroids: npt.ArrayLike) -> "CentroidCodec":
-        """Return the codec with a codebook: finite numbers in ascending order, as bits of binary32."""
-        given = _bound(centroids, self.centroids)
-        return dataclasses.replace(self, codebook=given, bounds=tuple(self.table.bounds(given).tolist()))
-
-    def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements; none of no element."""
-        given = np.asarray(bits, np.uint32)
-        if not len(given):
-            return np.zeros(0, np.uint32)
-        return self.table.encode(self.table.nearest(given, self.bounds or (0,) * (self.centroids - 1)))
-
-    def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet: ``count``, or whole groups."""
-        given = np.asarray(words, np.uint32)
-        if not len(given):
-            return np.zeros(0, np.uint32)
-        return self.table.decode(given, count, self.codebook or (0,) * self.centroids)
-
-    def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the extent of a packet of ``count`` elements in given words; a unit is a word."""
-        return _whole_words(self.most_words(count), len(np.asarray(words)))
+def _fixed(code: int, target: str) -> OnDemand[Codec]:
+    """Codec of a feature's format."""
+    return OnDemand(target, lambda form: FixedCodec(code=code, format=form))
 
 
 #: All codecs by their names.
-CODECS: dict[str, Codec] = {
+CODECS: LazyTable[Codec] = LazyTable({
     ZERO_VALUE: ZeroValueCodec(code=1),
     RAW: FixedCodec(code=0, format=RawWords(), exact=True),
-    "bf16": FixedCodec(code=2, format=BFloat16()),
-    "mx9": FixedCodec(code=3, format=shared_exponent.MX9),
-    "mx6": FixedCodec(code=4, format=shared_exponent.MX6),
-    "mx4": FixedCodec(code=5, format=shared_exponent.MX4),
-    "bfp8": FixedCodec(code=6, format=shared_exponent.BFP8),
-    "mxint8": FixedCodec(code=7, format=microscaling.MXINT8),
-    "mxfp8_e4m3": FixedCodec(code=8, format=microscaling.MXFP8_E4M3),
-    "mxfp8_e5m2": FixedCodec(code=9, format=microscaling.MXFP8_E5M2),
-    "mxfp6_e2m3": FixedCodec(code=10, format=microscaling.MXFP6_E2M3),
-    "mxfp6_e3m2": FixedCodec(code=11, format=microscaling.MXFP6_E3M2),
-    "mxfp4_e2m1": FixedCodec(code=12, format=microscaling.MXFP4_E2M1),
-    "table32": TableCodec(code=13, centroids=32),
-    "centroid16": CentroidCodec(code=14, centroids=16),
-    "centroid64": CentroidCodec(code=15, centroids=64),
-    "mxfp8_e4m3_up": FixedCodec(code=17, format=microscaling.MXFP8_E4M3_UP),
-    "mxfp4_e2m1_up": FixedCodec(code=18, format=microscaling.MXFP4_E2M1_UP),
-    "nvfp4": FixedCodec(code=19, format=NVFP4()),
-}
+    "bf16": _fixed(2, "sim.golden.features.bf16.codec:BF16"),
+    "mx9": _fixed(3, "sim.golden.features.mx.shared_exponent:MX9"),
+    "mx6": _fixed(4, "sim.golden.features.mx.shared_exponent:MX6"),
+    "mx4": _fixed(5, "sim.golden.features.mx.shared_exponent:MX4"),
+    "bfp8": _fixed(6, "sim.golden.features.mx.shared_exponent:BFP8"),
+    "mxint8": _fixed(7, "sim.golden.features.mx.microscaling:MXINT8"),
+    "mxfp8_e4m3": _fixed(8, "sim.golden.features.mx.microscaling:MXFP8_E4M3"),
+    "mxfp8_e5m2": _fixed(9, "sim.golden.features.mx.microscaling:MXFP8_E5M2"),
+    "mxfp6_e2m3": _fixed(10, "sim.golden.features.mx.microscaling:MXFP6_E2M3"),
+    "mxfp6_e3m2": _fixed(11, "sim.golden.features.mx.microscaling:MXFP6_E3M2"),
+    "mxfp4_e2m1": _fixed(12, "sim.golden.features.mx.microscaling:MXFP4_E2M1"),
+    "table32": OnDemand("sim.golden.features.table.codec:TableCodec", lambda make: make(code=13, centroids=32)),
+    "centroid16": OnDemand("sim.golden.features.codebook.codec:CentroidCodec",
+                           lambda make: make(code=14, centroids=16)),
+    "centroid64": OnDemand("sim.golden.features.codebook.codec:CentroidCodec",
+                           lambda make: make(code=15, centroids=64)),
+    "mxfp8_e4m3_up": _fixed(17, "sim.golden.features.mx.microscaling:MXFP8_E4M3_UP"),
+    "mxfp4_e2m1_up": _fixed(18, "sim.golden.features.mx.microscaling:MXFP4_E2M1_UP"),
+    "nvfp4": OnDemand("sim.golden.features.nvfp4.nvfp4:NVFP4", lambda make: FixedCodec(code=19, format=make())),
+})
 
 
 class _View(Mapping[str, Codec]):

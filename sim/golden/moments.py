@@ -1,4 +1,4 @@
-"""Golden model of moments in memory: the words that hold them, and every cycle of the unpacker and the packer.
+"""Golden model of moments in memory: the words that hold them.
 
 A packed word holds two bfloat16 moments, the even element in its low half. Elements are binary32 bit patterns.
 """
@@ -8,9 +8,9 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden import conversion, stream
+from sim.golden import conversion
 
-__all__ = ["Beats", "pack", "pack_beats", "trace_packer", "trace_unpacker", "unpack", "unpack_beats"]
+__all__ = ["Beats", "pack", "pack_beats", "unpack", "unpack_beats"]
 
 Bits = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
@@ -83,52 +83,3 @@ def pack_beats(beats: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
         staged = None
     return Beats(np.array(rows, np.uint32).reshape(-1, lanes), np.array(keep, np.bool_).reshape(-1, lanes),
                  beats.last[completes == 1]), completes
-
-
-def trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Trace an unpacker, which takes a row in the cycle in which the output register takes its last beat.
-
-    Parameters
-    ----------
-    counts : array
-        Beats that each row makes, as from :func:`unpack_beats`; ones where it is not packed.
-    willing : array of cycles
-        Whether the source may begin to offer its next row.
-    ready : array of cycles
-        Whether the sink is ready.
-    """
-    given = np.asarray(counts).tolist()
-    source, output = stream.Feed(len(given), willing), stream.Output(np.asarray(ready, np.bool_))
-    for count in given:
-        loaded = source.offered
-        for _ in range(count):
-            loaded = output.load(loaded)
-        if loaded >= source.end:
-            break
-        source.ready[loaded] = True
-        source.take(loaded)
-    return stream.Trace(source.valid, source.ready, output.offered >= 0, output.offered)
-
-
-def trace_packer(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Trace a packer: a beat is rounded, and leaves at once for the place where the lower half of a row waits, or
-    completes a row as soon as the output register can take this.
-
-    Parameters
-    ----------
-    counts : array
-        Rows that each beat completes, as from :func:`pack_beats`; ones where it is not packed.
-    willing : array of cycles
-        Whether the source may begin to offer its next beat.
-    ready : array of cycles
-        Whether the sink is ready.
-    """
-    given = np.asarray(counts).tolist()
-    source, output = stream.Feed(len(given), willing), stream.Output(np.asarray(ready, np.bool_))
-    left = 0
-    for completes in given:
-        left = source.accept(left) + 1
-        if completes:
-            left = output.load(left)
-    source.accept(left)
-    return stream.Trace(source.valid, source.ready, output.offered >= 0, output.offered)

@@ -32,7 +32,8 @@ _TRACE_HEADERS = ("verilated_fst_c.h",)
 
 _COMPILE = ("-std=gnu++20", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-DVL_TIME_CONTEXT",
             "-DVM_COVERAGE=0")
-_FAST = ("-O3",)
+#: Higher levels compile for longer, and the simulation is no faster.
+_FAST = ("-O1",)
 #: For what runs once, in the constructor or at the first evaluation; and for Verilator's own C++.
 _SLOW, _ONCE = ("-O0",), ("-O1",)
 #: Of the compiler.
@@ -168,7 +169,7 @@ def _ring_node(node: Design) -> str:
 def options(name: str, top: str, *more: str) -> tuple[str, ...]:
     """Arguments of Verilator for the class V``name`` of module ``top``."""
     return ("--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", *more, "--prefix", f"V{name}", "--top-module",
-            top, "--output-split", "20000", "--output-split-cfuncs", "1000",
+            top, "--output-split", "50000", "--output-split-cfuncs", "1000",
             *(f"-Wno-{name}" for name in toolchain.WAIVED))
 
 

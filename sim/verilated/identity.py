@@ -2,8 +2,10 @@
 
 Elaboration takes as long as the simulation of many a test. What it depends on is the component's class, the
 attributes that its constructor has set, the sources of the modules that either comes from, with all that those
-import, and the values of their globals, which tests may have changed. Where one of these cannot be told, such as with
-a function that has no name, there is no identity, and the component is elaborated.
+import, and the values of their globals, which tests may have changed. A configuration adds the sources of its
+features, and the name of a format the sources of its feature, since their units are imported when they are
+made. Where one of these cannot be told, such as with a function that has no name, there is no identity, and the
+component is elaborated.
 """
 
 import ast
@@ -23,6 +25,8 @@ import numpy as np
 from amaranth.hdl import Elaboratable, Signal
 from amaranth.lib.wiring import Component
 
+from hdl.config import Configuration
+from hdl.registry import FEATURES, feature_of_format
 from sim.verilated import toolchain
 
 __all__ = ["identity_of"]
@@ -84,6 +88,8 @@ class _Description:
             self.parts.append(value.name)
         elif type(value) in _SIMPLE:
             self.parts.append(f"{type(value).__name__} {value!r}")
+            if isinstance(value, str) and value in _formats():
+                self.modules.add(_plain(FEATURES[feature_of_format(value)].module))
         elif isinstance(value, tuple) and type(value) is tuple:
             self._sequence("tuple", value)
         elif id(value) in self._known:
@@ -123,6 +129,8 @@ class _Description:
         self._name(type(value))
         if (type(value).__module__ or "").partition(".")[0] not in (*_PACKAGES, "gradring", "amaranth"):
             raise _UnknownError
+        if isinstance(value, Configuration):
+            self.modules.update(_plain(FEATURES[name].module) for name in value.feature_names)
         for name, part in sorted(_state(value), key=lambda pair: pair[0]):
             self.parts.append(name)
             self.add(part)
@@ -165,6 +173,12 @@ class _Description:
         self.parts.append(f"{name}:{value.__qualname__}")
 
 
+@functools.cache
+def _formats() -> frozenset[str]:
+    """Names of the formats of features."""
+    return frozenset(name for entry in FEATURES.values() for name in entry.formats)
+
+
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
     """Attributes of an object, but for where in a source it was made and in which order."""
     names = {**getattr(value, "__dict__", {})}
@@ -196,12 +210,21 @@ def _text(name: str) -> str:
     return toolchain.text(_path(name))
 
 
+def _run(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of a syntax tree, but for those that only checkers of types see."""
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _run(child)
+
+
 @functools.cache
 def _imports(name: str) -> frozenset[str]:
     """Modules of the project that one imports, anywhere in it, and the packages that these are in."""
     found: set[str] = set()
     is_package = _path(name).name == "__init__.py"
-    for node in ast.walk(ast.parse(_text(name))):
+    for node in _run(ast.parse(_text(name))):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

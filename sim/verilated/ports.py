@@ -16,7 +16,7 @@ def describe_ports(names: Mapping[str, int]) -> str:
     """Make ``ports.h`` for a node.
 
     ``RING_PORTS`` is the number of its ports, ``RING_EACH_PORT(f)`` is ``f(number, in, out)`` for each of them, and
-    ``RING_REPLAY`` says whether its links have the wires of :class:`~hdl.ring.replay.ReplayLinkSignature`.
+    ``RING_REPLAY`` says whether its links have the wires of :class:`~hdl.features.replay.ReplayLinkSignature`.
     ``RING_FAR_LANES`` is the number of lanes of its far memory, or 0, ``RING_EACH_FAR_LANE(f)`` is ``f(lane)`` for
     each of them, and ``RING_FAR_ROW_BITS`` the width of the number of a row.
 
@@ -24,7 +24,8 @@ def describe_ports(names: Mapping[str, int]) -> str:
     ----------
     names : mapping of str to int
         Ports of the node's Verilog, and their widths. ``ring_i`` and ``ring_o`` are the first port of the ring,
-        ``ring_1_i`` and ``ring_1_o`` the second one, and ``far`` is that of :func:`~hdl.far.port.far_signature`.
+        ``ring_1_i`` and ``ring_1_o`` the second one, and ``far`` is that of
+        :func:`~hdl.features.far.port.far_signature`.
     """
     wires: dict[str, set[str]] = {}
     for name in names:

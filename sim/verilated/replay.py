@@ -16,8 +16,8 @@ from amaranth.hdl import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
-from hdl.ring.replay.receiver import ReplayReceiver
-from hdl.ring.replay.transmitter import ReplayTransmitter
+from hdl.features.replay.receiver import ReplayReceiver
+from hdl.features.replay.transmitter import ReplayTransmitter
 from sim.verilated import toolchain
 from sim.verilated.verilog import convert, with_loops
 

@@ -13,7 +13,7 @@ from boards.boards import BOARDS, board
 from boards.tools import SynthesisError
 from boards.top import Top
 from hdl import board as configs
-from hdl.config import NodeConfig, SingleRing, Tenants
+from hdl.config import NodeConfig, SingleRing
 
 #: Pin of each wire, and what else is said of it.
 PINS = {
@@ -110,7 +110,7 @@ def test_queues():
         "ulx3s-85f", "ulx3s-85f-tenants", "ulx3s-85f-compute"}
     assert {name for name, node in nodes.items() if node.stub} == {"ulx3s-85f", "ulx3s-85f-tenants"}
     assert {name for name, node in nodes.items() if node.compute} == {"ulx3s-85f-compute"}
-    assert {name for name, node in nodes.items() if node.has(Tenants)} == {"ulx3s-85f-tenants"}
+    assert {name for name, node in nodes.items() if node.has("tenants")} == {"ulx3s-85f-tenants"}
 
 
 def test_unknown_board():

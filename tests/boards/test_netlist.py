@@ -10,10 +10,10 @@ from amaranth_boards.icebreaker import ICEBreakerPlatform
 
 from boards.bitstream import steps
 from boards.tools import ICE40, Tools, execute
-from hdl.int16_node.node import Int16Node
+from hdl.features.int16.node import Int16Node
 from sim.verilated import toolchain, vectors
 from sim.verilated.verilog import Design
-from tests.hdl.int16_node.nodes import CONFIG, check_session
+from tests.features.int16.nodes import CONFIG, check_session
 
 
 def netlist(component):

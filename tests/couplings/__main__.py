@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hdl.config.couplings import COUPLINGS
+from hdl.config.couplings import all_couplings
 from tests.couplings.draw import circuit, neighbours, refused, small
 
 
@@ -22,7 +22,7 @@ def main(
         print(f"{kind}: " + " and ".join(f"{name}={value!r}" for name, value in values.items()))
     print(f"{sum(found.values())} pairs of values in {len(found)} pairs of sections: "
           + ", ".join(sorted(" and ".join(sorted(pair)) for pair in found)))
-    listed = {frozenset(coupling.sections) for coupling in COUPLINGS if len(coupling.sections) == 2}
+    listed = {frozenset(coupling.sections) for coupling in all_couplings() if len(coupling.sections) == 2}
     wrong = len(found.keys() ^ listed)
     for pair in found.keys() ^ listed:
         print(f"{' and '.join(sorted(pair))}: {'only' if pair in listed else 'not'} in hdl/config/couplings.py")

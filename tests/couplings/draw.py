@@ -14,36 +14,19 @@ from unittest import mock
 from amaranth.back import rtlil
 
 from hdl.board import node_of
-from hdl.config import (
-    Compute,
-    ComputeStub,
-    Configuration,
-    Credits,
-    Grid,
-    Int16Config,
-    Int16Memories,
-    JobSlots,
-    Memories,
-    NodeConfig,
-    Optimizer,
-    Peer,
-    Programs,
-    Quantization,
-    Replay,
-    RootReduce,
-    Server,
-    ServerConfig,
-    ServerMemories,
-    SettableVersion,
-    SingleRing,
-    Slots,
-    Tenants,
-    Throttles,
-    Weights,
-    Worker,
-)
-
-__all__ = ["FEATURES", "INT16", "NODE", "SERVER", "circuit", "made", "neighbours", "refused", "small"]
+from hdl.config import Configuration, Credits, Memories, NodeConfig, Optimizer, Peer, RootReduce, SingleRing, Weights
+from hdl.features.compute.feature import Compute
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.int16.feature import Int16Config, Int16Memories
+from hdl.features.programs.feature import Programs
+from hdl.features.quantization.feature import Quantization
+from hdl.features.replay.feature import Replay
+from hdl.features.settable_version.feature import SettableVersion
+from hdl.features.slots.feature import JobSlots, Slots
+from hdl.features.streaming.feature import Server, ServerConfig, ServerMemories, Worker
+from hdl.features.tenants.feature import Tenants
+from hdl.features.throttles.feature import Throttles
 
 #: Features, which are sections by the names of their types.
 FEATURES = {kind.__name__: kind for kind in (Quantization, SettableVersion, Tenants, Throttles)}
@@ -154,7 +137,7 @@ def neighbours(config: Configuration, generator: random.Random, count: int) -> I
         name = generator.choice(sorted(NODE))
         value = generator.choice(NODE[name])
         kept = {**{part: getattr(config, part) for part in NODE if part not in FEATURES},
-                **{part: kind() if config.has(kind) else None for part, kind in FEATURES.items()}}
+                **{part: kind() if kind() in config.features else None for part, kind in FEATURES.items()}}
         if name in ("memories", "compute") and value is not None and max(
                 getattr(value, "gradient", 0), getattr(value, "weight", 0), getattr(value, "far", 0)) > 1 << 16:
             continue

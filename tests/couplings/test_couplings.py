@@ -5,61 +5,52 @@ import re
 
 import pytest
 
-from hdl.config import (
-    Compute,
-    ComputeStub,
-    Grid,
-    Int16Config,
-    JobSlots,
-    Memories,
-    NodeConfig,
-    Optimizer,
-    Peer,
-    Programs,
-    Quantization,
-    Replay,
-    RootReduce,
-    Server,
-    ServerConfig,
-    SettableVersion,
-    SingleRing,
-    Slots,
-    Tenants,
-    Throttles,
-    Weights,
-    Worker,
-)
-from hdl.config.couplings import COUPLINGS
+from hdl.config import Memories, NodeConfig, Optimizer, Peer, RootReduce, SingleRing, Weights
+from hdl.config.couplings import all_couplings
+from hdl.features.compute.feature import Compute
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.int16.feature import Int16Config
+from hdl.features.programs.feature import Programs
+from hdl.features.quantization.feature import Quantization
+from hdl.features.replay.feature import Replay
+from hdl.features.settable_version.feature import SettableVersion
+from hdl.features.slots.feature import JobSlots, Slots
+from hdl.features.streaming.feature import Server, ServerConfig, Worker
+from hdl.features.tenants.feature import Tenants
+from hdl.features.throttles.feature import Throttles
+from hdl.registry import feature
 from tests.couplings.__main__ import main
 from tests.couplings.draw import INT16, circuit, refused
 
+COUPLINGS = all_couplings()
 _QUORUM, _PROGRAMS = ComputeStub(quorum=True), Programs()
 _CONTROL = {"link": Replay(), "programs": _PROGRAMS}
 #: A node that each coupling refuses, in order, and how its advice mends it.
 EXAMPLES = [
-    ({"compute": Compute(operands="mx9"), "optimizer": Optimizer(lanes=8), "lanes": 8}, {"compute": {"rows": 2}}),
     ({"optimizer": Optimizer(lanes=8)}, {"lanes": 8}),
+    ({"role": RootReduce(), "weights": Weights(codec="mx9")}, {"weights": Weights(master=True)}),
+    ({"role": RootReduce(), "gradients": "raw"}, {"gradients": "zero_value"}),
+    ({"role": Peer(interleaved=True), "link": Replay(ingress=2)}, {"link": {"ingress": 3}}),
+    ({"memories": Memories(weight=1 << 21), "segment": 512}, {"topology": SingleRing(max_nodes=1)}),
+    ({"role": Worker(), "link": Slots(), "programs": _PROGRAMS}, {"link": Replay()}),
+    ({"link": Slots(), "topology": Grid(), "programs": _PROGRAMS}, {"topology": SingleRing()}),
+    ({"link": JobSlots(), "topology": SingleRing(max_nodes=17), "programs": _PROGRAMS}, {"topology": SingleRing()}),
+    ({"link": Slots()}, {"programs": _PROGRAMS}),
+    ({"link": Slots(), "programs": _PROGRAMS, "features": (Tenants(),)}, {"features": ()}),
+    ({"link": Slots(), "programs": _PROGRAMS, "features": (Throttles(),)}, {"link": Replay()}),
+    ({"role": Worker(broadcast_formats=True), "lanes": 1}, {"role": Worker()}),
+    ({"role": Worker(), "weights": Weights(master=True)}, {"weights": Weights()}),
+    ({"compute": Compute(operands="mx9"), "optimizer": Optimizer(lanes=8), "lanes": 8}, {"compute": {"rows": 2}}),
     ({"compute": Compute(rows=1), "lanes": 1}, {"lanes": 2}),
     ({"compute": Compute(rows=4), "lanes": 2}, {"compute": {"rows": 2}}),
     ({"compute": Compute(operands="mx9"), "lanes": 8}, {"compute": {"operands": "bf16"}}),
-    ({"role": Worker(broadcast_formats=True), "lanes": 1}, {"role": Worker()}),
-    ({"role": RootReduce(), "weights": Weights(codec="mx9")}, {"weights": Weights(master=True)}),
-    ({"role": Worker(), "weights": Weights(master=True)}, {"weights": Weights()}),
-    ({"role": RootReduce(), "gradients": "raw"}, {"gradients": "zero_value"}),
-    ({"role": Worker(), "link": Slots(), "programs": _PROGRAMS}, {"link": Replay()}),
-    ({"role": Peer(interleaved=True), "link": Replay(ingress=2)}, {"link": {"ingress": 3}}),
     ({"role": RootReduce(), "stub": _QUORUM, **_CONTROL}, {"role": Peer()}),
     ({"stub": _QUORUM, "link": Replay(), "programs": Programs(move_queue=True)}, {"programs": {"move_queue": False}}),
     ({"stub": _QUORUM, "programs": _PROGRAMS}, {"link": Replay()}),
     ({"stub": _QUORUM, "link": JobSlots(), "programs": _PROGRAMS}, {"link": Slots()}),
     ({"stub": _QUORUM, "gradients": "mx9", **_CONTROL}, {"gradients": "raw"}),
     ({"stub": _QUORUM, "topology": SingleRing(max_nodes=17), **_CONTROL}, {"topology": Grid()}),
-    ({"link": Slots(), "topology": Grid(), "programs": _PROGRAMS}, {"topology": SingleRing()}),
-    ({"link": JobSlots(), "topology": SingleRing(max_nodes=17), "programs": _PROGRAMS}, {"topology": SingleRing()}),
-    ({"link": Slots()}, {"programs": _PROGRAMS}),
-    ({"link": Slots(), "programs": _PROGRAMS, "features": (Tenants(),)}, {"features": ()}),
-    ({"link": Slots(), "programs": _PROGRAMS, "features": (Throttles(),)}, {"link": Replay()}),
-    ({"memories": Memories(weight=1 << 21), "segment": 512}, {"topology": SingleRing(max_nodes=1)}),
     ({"memories": Memories(gradient=1 << 20)}, {"segment": 512}),
     ({"topology": SingleRing(max_nodes=17), **_CONTROL}, {"programs": None}),
 ]
@@ -116,15 +107,15 @@ def test_no_other_pair_is_refused(capsys):
 
 
 def test_draws_find_what_the_table_lacks(monkeypatch, capsys):
-    import hdl.config.couplings as module
     from tests.couplings import __main__ as program
 
     lacking = tuple(coupling for coupling in COUPLINGS if "Tenants" not in coupling.sections)
-    monkeypatch.setattr(program, "COUPLINGS", lacking)
+    monkeypatch.setattr(program, "all_couplings", lambda: lacking)
     with pytest.raises(program.typer.Exit):
         program.main(circuits=0)
     assert "Tenants and link: not in hdl/config/couplings.py" in capsys.readouterr().out
-    monkeypatch.setattr(module, "COUPLINGS", lacking)
+    slots = type(feature("slots"))
+    monkeypatch.setattr(slots, "couplings", tuple(set(slots.couplings) & set(lacking)))
     assert frozenset({"Tenants", "link"}) not in {frozenset(values) for _, values in refused()}
 
 

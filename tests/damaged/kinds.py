@@ -16,22 +16,25 @@ from host import stage_times
 from host.checkpoints.archive import STATE, pack_state, unpack_state
 from host.checkpoints.checkpoint import Expectation, examine
 from host.checkpoints.keys import read_key
+from host.labs.centroids import lab as centroid_tables
+from host.labs.late import picture as late
+from host.labs.memory import report as memory
+from host.labs.predict import points
+from host.labs.relay import experiment as relay_experiment
+from host.labs.sweep import jobs
+from host.labs.sweep.jobs import Job, JobKind
 from host.migration.migrate import Entry, Ledger
 from host.models.digits import Dataset, digits
-from host.predict import points
 from host.quantization import experiment as quantize_experiment
 from host.quantization import files as model_files
 from host.quantization.network import FloatLayer, QuantizationConfig, quantize
-from host.relay import experiment as relay_experiment
 from host.relay.edits import Kind as EditKind
 from host.relay.edits import Structure, read_log
 from host.relay.node_run import RelayKeeper
 from host.relay.run import RelayRun
-from host.reports import chakra, late, memory
-from host.sweep import jobs
-from host.sweep.jobs import Job, JobKind
+from host.reports import chakra
 from host.tiling.searched import SearchedFactors
-from host.training import centroid_tables, checkpoint, weight_files
+from host.training import checkpoint, weight_files
 from host.training.optimizers import SGD
 from host.training.workloads import WorkloadName
 from sim import json_files
@@ -39,8 +42,6 @@ from sim.verilated import cache, cache_folder
 from sim.verilated.names import Encoding, _save, read_encodings
 from tests.damaged import mutations
 from tests.host.relay.sets import do
-
-__all__ = ["KINDS", "Kind"]
 
 IDENTITY = {"options": {"nodes": 4}, "versions": checkpoint.versions()}
 KEY = bytes(range(32))
@@ -360,11 +361,11 @@ KINDS = {
     "ledger": Kind(write_ledger, lambda path: Ledger(path).read(), mutations.JSON),
     "key": Kind(write_key, read_key, mutations.ANY),
     "result of a sweep's job": Kind(write_result, read_result, mutations.JSON, unchanged=True),
-    "plans of memory": Kind(write_plans, lambda path: memory.Results(path).parts, mutations.JSON, unchanged=True),
+    "plans of memory": Kind(write_plans, lambda path: memory.Parts(path).parts, mutations.JSON, unchanged=True),
     "searched tilings": Kind(write_tilings, searched, mutations.JSON, unchanged=True),
     "tables of centroids": Kind(write_tables, lambda path: centroid_tables._kept(path, {"nodes": 4}), mutations.JSON,
                                 unchanged=True),
-    "report of late gradients": Kind(write_late, lambda path: late.main([str(path.parent)]), mutations.JSON),
+    "report of late gradients": Kind(write_late, lambda path: late.draw_report(path.parent), mutations.JSON),
     "measured points": Kind(write_points, read_points, mutations.ANY),
     "trace of Chakra": Kind(write_trace, chakra.read, mutations.ANY, needs="google.protobuf"),
     "times of stages": Kind(write_stages, read_stages, mutations.JSON),

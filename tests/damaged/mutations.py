@@ -9,8 +9,6 @@ import zlib
 
 import numpy as np
 
-__all__ = ["ANY", "ARCHIVE", "JSON"]
-
 
 def flip(data, rng):
     """Up to eight wrong bits."""

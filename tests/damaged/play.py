@@ -16,8 +16,6 @@ import numpy as np
 from host.cli import EXPECTED
 from tests.damaged.kinds import KINDS
 
-__all__ = ["BOUND", "Outcome", "play"]
-
 #: Bytes that reading may take beyond what the process has, and seconds for one file.
 BOUND, SECONDS = 1 << 30, 30
 #: Bytes of zeros at the end of every hundredth file.

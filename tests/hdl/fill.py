@@ -11,11 +11,10 @@ from amaranth.utils import exact_log2
 from hdl.control.engine import EngineDescription, Extent, OperationDescription
 from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
+from hdl.control.source import WEIGHT_VERSION, Setting
 from hdl.memory import write_signature
 from hdl.row_transfer import RowWriter
 from hdl.streams.stream import connect_stream
-
-__all__ = ["FILL", "FillEngine", "describe"]
 
 #: Code of the operation: the first that no operation of a node has.
 FILL = max(Operation) + 1
@@ -93,5 +92,6 @@ def describe(config):
         make=lambda: FillEngine(config=config),
         operations=(OperationDescription(code=FILL, extents=(Extent(base="gradient_base", memory="gradients"),)),),
         writes={"gradients": ("gradient_write",)},
-        inputs={"number": "mask_alternative", "link_reset": "link_reset", "weight_version": "weight_version"},
+        inputs={"number": Setting("mask_alternative"), "link_reset": Setting("link_reset"),
+                "weight_version": WEIGHT_VERSION},
     )

@@ -4,8 +4,6 @@ from hdl.control.protocol import command_layout, event_layout
 from sim.payload import from_int, to_int
 from tests.hdl.engines import command
 
-__all__ = ["LocalPorts"]
-
 
 class LocalPorts:
     """Ports for commands, events and counts of an engine, and for one memory that it reads and writes.

@@ -5,13 +5,14 @@ import pytest
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.sim import Simulator
 
 from hdl import board
-from hdl.config import Grid, NodeConfig
+from hdl.config import NodeConfig
+from hdl.features.grid.feature import Grid
 from hdl.ring.ports import port_members, ports_of
 from hdl.ring.topology import GridTopology, RingTopology
 from hdl.streams.stream import word_layout
+from tests.hdl import pysim
 
 ONE, TWO = NodeConfig(), NodeConfig(topology=Grid())
 RATES = {"clock": 16, "baud": 4}
@@ -44,8 +45,6 @@ def test_links(monkeypatch, config, nodes, grid, links):
     senders = []
     monkeypatch.setattr(board, "node_of", lambda config: senders.append(Sender(config, len(senders))) or senders[-1])
     top = board.BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **RATES)
-    simulator = Simulator(top)
-    simulator.add_clock(1e-6)
     found = []
 
     async def look(context):
@@ -57,8 +56,7 @@ def test_links(monkeypatch, config, nodes, grid, links):
                         found.append((cycle, ((sent >> 4, sent & 15), (node.number, port))))
             await context.tick()
 
-    simulator.add_testbench(look)
-    simulator.run()
+    pysim.simulate(top, look)
     assert sorted(found) == sorted((1, link) for link in links)
 
 

@@ -5,9 +5,9 @@ import zlib
 
 import pytest
 from amaranth.hdl import Cat, Module, Signal
-from amaranth.sim import Simulator
 
 from hdl.checksum import crc_after, few_parities, parities
+from tests.hdl import pysim
 
 WORDS = 40
 
@@ -24,9 +24,7 @@ def played(given, values, found):
             ctx.set(given, value)
             seen.append(ctx.get(result))
 
-    simulator = Simulator(m)
-    simulator.add_testbench(testbench)
-    simulator.run()
+    pysim.simulate(m, testbench, clock=False)
     return seen
 
 

@@ -9,23 +9,17 @@ import numpy as np
 import pytest
 
 import hdl.control
-from hdl.config import (
-    Compute,
-    ComputeStub,
-    Grid,
-    Memories,
-    NodeConfig,
-    Programs,
-    Quantization,
-    Replay,
-    ServerConfig,
-    ServerMemories,
-    SingleRing,
-    Worker,
-)
+from hdl.config import Memories, NodeConfig, SingleRing
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach, check_engines
 from hdl.control.protocol import EventStatus, Operation, Space
 from hdl.engines import engines, operations
+from hdl.features.compute.feature import Compute
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.programs.feature import Programs
+from hdl.features.quantization.feature import Quantization
+from hdl.features.replay.feature import Replay
+from hdl.features.streaming.feature import ServerConfig, ServerMemories, Worker
 from hdl.node import Node
 from host.driver.command import Command
 from host.driver.device import Device
@@ -34,6 +28,7 @@ from host.driver.ring import Ring
 from host.transports.pysim import PysimRing
 from sim.golden import masking
 from tests.hdl import fill
+from tests.refusals import refuses
 
 CONFIG = NodeConfig(
     lanes=2, segment=32, topology=SingleRing(max_nodes=1),
@@ -139,37 +134,34 @@ def test_engines_that_cannot_be_together():
     with pytest.raises(ValueError, match=rf"^Operations of a node must have different codes, not {fill.FILL} twice$"):
         Node(CONFIG, [one, dataclasses.replace(one, name="other")])
     other = dataclasses.replace(one, operations=(OperationDescription(code=20),))
-    with pytest.raises(ValueError, match=r"^Engines of a node must have different names, not filler, filler$"):
-        Node(CONFIG, [one, other])
+    refuses("Engines of a node must have different names, not filler, filler", Node, CONFIG, [one, other])
     lacking = EngineDescription(name="x", make=None, operations=(OperationDescription(code=20, extents=(
         Extent(base="state_base", memory="state_0", reach=Reach.BLOCK),)),))
     with pytest.raises(ValueError, match=r"^Memory of engine x must be one of gradients, weights, not 'state_0'$"):
-        check_engines([lacking], CONFIG.memory_map)
+        check_engines([lacking], CONFIG)
     torn = EngineDescription(name="x", make=None, operations=(
         OperationDescription(code=20, queue=0), OperationDescription(code=21),
         OperationDescription(code=22, queue=1)))
-    with pytest.raises(ValueError, match=r"^Operations of engine x must be of one queue, not 0 and 1$"):
-        check_engines([torn], CONFIG.memory_map)
+    refuses("Operations of engine x must be of one queue, not 0 and 1", check_engines, [torn], CONFIG)
 
 
 def test_impossible_descriptions():
     with pytest.raises(ValueError, match=r"^Base must be one of gradient_base, weight_base, state_base, not 'base'$"):
         Extent(base="base", memory="weights")
-    with pytest.raises(ValueError, match=r"^Code of an operation must be between 0 and 255, not 256$"):
-        OperationDescription(code=256)
-    with pytest.raises(ValueError, match=r"^Queue of an operation must be 0, 1, 2 or None, not 3$"):
-        OperationDescription(code=9, queue=3)
+    refuses("Code of an operation must be between 0 and 255, not 256", OperationDescription, code=256)
+    refuses("Queue of an operation must be 0, 1, 2 or None, not 3", OperationDescription, code=9, queue=3)
     twice = Extent(base="weight_base", memory="weights")
     with pytest.raises(ValueError, match=r"^Extents of an operation must have different bases, not weight_base, wei"):
         OperationDescription(code=9, extents=(twice, twice))
 
 
 def test_control_knows_no_engine():
-    """Modules of hdl/control import each other, streams, ports, guards, map of memories, checksums and features."""
+    """Modules of hdl/control import each other, streams, ports, guards, groups, the map of memories, and features by
+    their descriptions."""
     imported = set()
     for path in Path(hdl.control.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module.startswith("hdl"):
                 imported.add(node.module)
     assert {name for name in imported if not name.startswith(("hdl.control", "hdl.streams."))} == {
-        "hdl.checksum", "hdl.group", "hdl.guard", "hdl.memory", "hdl.memory_map", "hdl.node_features"}
+        "hdl.feature", "hdl.group", "hdl.guard", "hdl.memory", "hdl.memory_map"}

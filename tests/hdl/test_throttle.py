@@ -1,15 +1,23 @@
 # amaranth: UnusedElaboratable=no
 import numpy as np
-import pytest
-from amaranth.sim import Simulator
+import numpy.typing as npt
 
 from hdl.throttle import RATE_BITS, Throttle
-from sim.golden.throttle import FULL, enabled
+from tests.hdl import pysim
+from tests.refusals import refuses
+
+#: Cycles that a rate counts in: a rate of n enables n of them.
+FULL = 1 << 16
+
+
+def enabled(rate: int, cycles: int, *, total: int = 0) -> npt.NDArray[np.int64]:
+    """How many of the first 0, 1, ... ``cycles`` cycles are enabled."""
+    numbers = np.arange(cycles + 1, dtype=np.int64)
+    return numbers if rate == 0 else (total + rate * numbers) // FULL
 
 
 def test_parameters():
-    with pytest.raises(ValueError, match=r"^paced must be True or False, not 1$"):
-        Throttle(paced=1)
+    refuses("paced must be True or False, not 1", Throttle, paced=1)
 
 
 def enables(rates, cycles, *, steps=None):
@@ -26,10 +34,7 @@ def enables(rates, cycles, *, steps=None):
                 await ctx.tick()
                 found.append(ctx.get(dut.enable))
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    pysim.simulate(dut, bench)
     return np.array(found)
 
 

@@ -2,18 +2,10 @@
 """Units that work only in cycles that a throttle enables: memories and the transmitter of a link."""
 
 import numpy as np
-from amaranth.sim import Simulator
 
 from hdl.memory import LanedMemory
 from hdl.ring.link import LinkTransmitter
-
-
-def simulate(dut, *benches):
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    for bench in benches:
-        simulator.add_testbench(bench)
-    simulator.run()
+from tests.hdl import pysim
 
 
 def test_memory():
@@ -49,7 +41,7 @@ def test_memory():
             latest = max(cycle for cycle, enable in enumerate(enables) if enable and cycle % 8 == row)
             assert ctx.get(dut.read[0].elements[0]) == 2 * latest
 
-    simulate(dut, bench)
+    pysim.simulate(dut, bench)
     assert [first for first, _ in written] == enables.tolist()
     assert not any(second for _, second in written)
     assert [sum(one) for one in read] == enables.tolist()
@@ -79,7 +71,7 @@ def test_transmitter():
             ctx.set(dut.ring_o.credit, int(bool(came) and came[-1][0] == cycle and came[-1][2]))
             await ctx.tick()
 
-    simulate(dut, feed, wires)
+    pysim.simulate(dut, feed, wires)
     assert [(data, last) for _, data, last in came] == [(word, int(word % 5 == 4)) for word in words]
     allowed = np.flatnonzero(enables).tolist()
     first = allowed.index(came[0][0])

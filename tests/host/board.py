@@ -4,7 +4,7 @@ import contextlib
 import functools
 
 from hdl.board import BOARDS
-from hdl.config import SettableVersion
+from hdl.features.settable_version.feature import SettableVersion
 from host.driver.device import Device
 from host.transports.serial_board import SerialBoard
 from sim.verilated.board import RATES, SimulatedBoard, board_library

@@ -5,7 +5,9 @@ import functools
 import numpy as np
 
 from hdl import config as sections
-from hdl.config import Compute, Memories, NodeConfig, Programs, Weights
+from hdl.config import Memories, NodeConfig, Weights
+from hdl.features.compute.feature import Compute
+from hdl.features.programs.feature import Programs
 from host.driver.memory import errors_base
 from host.driver.ring import Ring
 from host.models.transformer import TransformerConfig

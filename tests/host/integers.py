@@ -1,6 +1,6 @@
 """A golden node of 16-bit integers, for tests which need no gateware."""
 
-from hdl.config import Int16Config, Int16Memories
+from hdl.features.int16.feature import Int16Config, Int16Memories
 from tests.host.golden import GoldenRing
 
 

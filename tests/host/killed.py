@@ -19,7 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hdl.config import ComputeStub, Grid, NodeConfig, Programs, SettableVersion, Weights
+from hdl.config import NodeConfig, Weights
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.programs.feature import Programs
+from hdl.features.settable_version.feature import SettableVersion
 from host import cli
 from host.run import preparation
 from host.training import checkpoint

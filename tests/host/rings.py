@@ -8,26 +8,15 @@ import functools
 import numpy as np
 
 from hdl.board import BOARDS, node_of
-from hdl.config import (
-    Compute,
-    ComputeStub,
-    Configuration,
-    Grid,
-    Memories,
-    NodeConfig,
-    Optimizer,
-    Peer,
-    Programs,
-    Replay,
-    Server,
-    ServerConfig,
-    ServerMemories,
-    SettableVersion,
-    SingleRing,
-    Tenants,
-    Weights,
-    Worker,
-)
+from hdl.config import Configuration, Memories, NodeConfig, Optimizer, Peer, SingleRing, Weights
+from hdl.features.compute.feature import Compute
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.programs.feature import Programs
+from hdl.features.replay.feature import Replay
+from hdl.features.settable_version.feature import SettableVersion
+from hdl.features.streaming.feature import Server, ServerConfig, ServerMemories, Worker
+from hdl.features.tenants.feature import Tenants
 from host.driver.device import Device
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring

@@ -56,10 +56,11 @@ def run_in(folder, *arguments):
     return done.stdout
 
 
-def test_two_files_change(patched):
+def test_three_files_change(patched):
     """The registry and the golden registry, and then every part of the program knows the format."""
     folder, changed = patched
-    assert sorted(map(str, changed)) == ["hdl/compression/registry.py", "sim/golden/codecs.py"]
+    assert sorted(map(str, changed)) == [
+        "hdl/features/mx/formats.py", "hdl/registry.py", "sim/golden/codecs.py"]
     said = json.loads(run_in(folder, "-c", _SAYS))
     assert said == {"gateware": repr(mx5.GATEWARE), "model": repr(mx5.MODEL), "directions": [True, True],
                     "units": ["compression.weight_codec.mx5", "compression.gradient_codec.mx5"]}
@@ -101,18 +102,18 @@ def followed(tmp_path):
     for name in ("hdl", "sim", "host", "tests", "gradring", "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
-    example, folder = ROOT / "tests" / "formats" / "signs", tmp_path / "hdl" / "compression" / "signs"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    shutil.copy(example / "coding.py", folder)
-    shutil.copy(example / "model.py", tmp_path / "sim" / "golden" / "signs.py")
+    for folder, files in (("hdl", ("coding.py", "feature.py")), ("sim/golden", ("model.py",))):
+        feature = tmp_path / folder / "features" / "signs"
+        feature.mkdir()
+        (feature / "__init__.py").touch()
+        for file in files:
+            shutil.copy(ROOT / "tests" / "formats" / "signs" / file, feature)
     for name, block in re.findall(r"^In `(\S+)`:\n\n```python\n(.*?)```$", PAGE, re.MULTILINE | re.DOTALL):
-        imports, entry = block.split("\n\n", 1)
-        before, after = (tmp_path / name).read_text().split("\nCODECS: dict[str, Codec] = {\n")
-        entries, rest = after.split("\n}\n", 1)
-        head, body = before.split("\nfrom ", 1)
-        (tmp_path / name).write_text(f"{head}\n{imports}\nfrom {body}\nCODECS: dict[str, Codec] = {{\n{entries}\n"
-                                     f"{entry}}}\n{rest}")
+        imports, _, entry = block.rpartition("\n\n")
+        head, body = (tmp_path / name).read_text().split("\nfrom ", 1)
+        before, after = re.split(r"(?<=\n)(?=CODECS: |FEATURES: )", body)
+        entries, end, rest = re.split(r"\n(}\)?)\n", after, maxsplit=1)
+        (tmp_path / name).write_text(f"{head}\n{imports}\nfrom {before}{entries}\n{entry}{end}\n{rest}")
     return tmp_path
 
 
@@ -124,8 +125,9 @@ def test_page(followed):
         said = run_in(followed, "-m", "pytest", "-q", "-p", "no:cacheprovider", *command.split())
         assert re.search(r"\d+ passed", said), said
         assert "failed" not in said
-    example = (ROOT / "tests" / "formats" / "signs" / "coding.py").read_text()
-    assert re.search(r"```python\n(@dataclasses.*?)```", PAGE, re.DOTALL)[1] in example
+    for beginning, file in (("@dataclasses", "coding.py"), ("    def codecs", "feature.py")):
+        example = (ROOT / "tests" / "formats" / "signs" / file).read_text()
+        assert re.search(rf"```python\n({beginning}.*?)```", PAGE, re.DOTALL)[1] in example
 
 
 def test_is_taken_out_again():

@@ -15,7 +15,9 @@ from typer import core
 
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from host import cli, console, output
-from host.sweep import execution
+from host.labs.learning import lab as learning
+from host.labs.sweep import execution
+from host.transports import verilated
 from sim.golden.operands import OPERANDS
 from sim.verilated import cache_content
 
@@ -29,8 +31,9 @@ CONTEXTS = {
               "--device /dev/null {}"),
     "launch": ("{} script.py",),
     "quantize": ("--train --no-synth {}", "--train --no-synth --calibration percentile {}", "--no-synth {}"),
-    "migrate": ("{}", "--source board {}"),
-    "sweep": ("--no-synth {}",),
+    "lab migrate": ("{}", "--source board {}"),
+    "lab sweep": ("--no-synth {}",),
+    "lab learning": ("formats {}",),
 }
 
 #: Values that are legal, by command and option.
@@ -39,9 +42,11 @@ LEGAL = {
     "train --dampening": {"0", "-1", LARGE}, "train --weight-decay": {"0", LARGE}, "train --clip": {"0", LARGE},
     "train --device": {"no-such-name"}, "train --reconnect": {"0"}, "train --faults": {"0"},
     "train --fault-seed": {"0"}, "train --staleness-factor": {"0"}, "train --deadline": {"0"}, "train --skew": {"0"},
-    "train --checkpoint": {"0"}, "train --seed": {"0"}, "predict --macs": {"0"},
-    "sweep --scheduler": {"no-such-name"}, "migrate --after": {"0"}, "migrate --threads": {LARGE},
-    "migrate --seed": {"0"}, "quantize --seed": {"0"},
+    "train --checkpoint": {"0"}, "train --seed": {"0"}, "lab predict --macs": {"0"},
+    "lab sweep --scheduler": {"no-such-name"}, "lab migrate --after": {"0"}, "lab migrate --threads": {LARGE},
+    "lab migrate --seed": {"0"}, "lab late --first-seed": {"0"}, "lab late --deadline": {"0"},
+    "lab late --factor": {"0"}, "lab learning --least": {"0"}, "lab large-rings --seed": {"0"},
+    "lab late --learning-rate": {"0"}, "lab centroids --learning-rate": {"0"}, "quantize --seed": {"0"},
     "quantize --threads": {LARGE}, "launch --threads": {LARGE},
 }
 
@@ -80,6 +85,8 @@ def call(monkeypatch, capsys, tmp_path):
     """Run the program to the first thing that is built or run: exit code, None if there is one, and error."""
     monkeypatch.setattr(cache_content, "prune", stop)
     monkeypatch.setattr(execution, "execute", stop)
+    monkeypatch.setattr(learning, "learn", stop)
+    monkeypatch.setattr(verilated, "build_ring", stop)
     stage = console.Progress.stage
     monkeypatch.setattr(console.Progress, "stage", lambda self, name, *others: (
         stage(self, name, *others) if name == "data" else stop()))
@@ -175,7 +182,7 @@ def test_similar_names(call, command, option):
 @pytest.mark.parametrize(("arguments", "message"), [
     ("train --schedule streaming --hidden 64x70", "Units must be at most 64, the entries of the server's table of "
                                                   "counts, not 71"),
-    ("migrate --interval 3", "Optimizer.interval must be 1, 2, 4 or 8, not 3"),
+    ("lab migrate --interval 3", "Optimizer.interval must be 1, 2, 4 or 8, not 3"),
     ("launch --link-latency 0 script.py", "Link latency must be between 1 and 1,000,000, not 0"),
 ])
 def test_messages(call, arguments, message):
@@ -183,7 +190,7 @@ def test_messages(call, arguments, message):
 
 
 @pytest.mark.parametrize("command", ["train --hidden none", "train --straggler 3:2", "train --schedule streaming",
-                                     "migrate"])
+                                     "lab migrate"])
 @pytest.mark.parametrize("content", [b"", b"x" * 5000])
 def test_wrong_key(call, monkeypatch, tmp_path, command, content):
     """A key that is none is refused before anything is built."""

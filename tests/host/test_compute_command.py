@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hdl.config import Compute
+from hdl.features.compute.feature import Compute
 from host import cli
 from host.run import steps
 from host.transports.session import Elapsed

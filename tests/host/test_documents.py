@@ -41,13 +41,23 @@ def test_documents_are_up_to_date():
 
 def test_check_finds_what_is_stale(tmp_path):
     assert documents.check(tmp_path) == [
-        "docs/node.md", "docs/registers.md", "docs/run.md", "docs/registers.rdl",
+        "docs/architecture.md", "docs/node.md", "docs/registers.md", "docs/run.md", "docs/registers.rdl",
         "host/make/options.json"]
     documents.write(tmp_path)
     assert documents.check(tmp_path) == []
     with (tmp_path / "docs/registers.md").open("a") as file:
         file.write("more\n")
     assert documents.check(tmp_path) == ["docs/registers.md"]
+
+
+def test_walks_are_short():
+    """The walks through the core, of as many files as docs/architecture.md says, and definitions that are there."""
+    text = documents.architecture_page()
+    walks = text[text.index("### Four walks"):text.index("## From Python")].split("\n\nFrom ")[1:]
+    files = [len({match[1] for match in documents._PLACE.finditer(walk)}) for walk in walks]
+    assert [count <= most for count, most in zip(files, (10, 10, 6, 4), strict=True)] == [True] * 4
+    with pytest.raises(ValueError, match=r"^host/documents.py must define nothing, which docs/architecture.md names"):
+        documents._line_of("host/documents.py", "nothing")
 
 
 def test_every_register_and_field_is_in_the_map():

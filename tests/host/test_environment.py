@@ -12,10 +12,10 @@ from hdl.config import Memories
 from host import cli
 from host.commands import quantize as quantize_command
 from host.commands import wave as wave_command
+from host.labs.sweep import execution
 from host.reports import bench
 from host.reports.summary import figures
 from host.run import quorum, steps
-from host.sweep import execution
 from sim.verilated.toolchain import ToolError
 from tests.host.reports import test_report
 
@@ -82,12 +82,12 @@ def test_numbers_out_of_range(run, command, option, tmp_path):
 
 
 @pytest.mark.parametrize("command", [["train"], ["quantize", "--train", "--no-synth"], ["bench"],
-                                     ["sweep", "--no-synth", "--formats", "raw"]])
+                                     ["lab", "sweep", "--no-synth", "--formats", "raw"]])
 @pytest.mark.parametrize("kind", ["file", "below a file", "device", "proc", "result is a folder"])
 def test_output_that_cannot_be_written(run, command, kind, tmp_path):
     """An output that cannot be written is named before anything is built."""
     (tmp_path / "file").write_text("")
-    results = {"train": "weights.npz", "quantize": "model.npz", "bench": "bench.json", "sweep": "sweep.png"}
+    results = {"train": "weights.npz", "quantize": "model.npz", "bench": "bench.json", "lab": "sweep.png"}
     (tmp_path / "folder" / results[command[0]]).mkdir(parents=True)
     output = {"file": tmp_path / "file", "below a file": tmp_path / "file" / "new", "device": Path("/dev/full"),
               "proc": Path("/proc/new"), "result is a folder": tmp_path / "folder"}[kind]
@@ -257,9 +257,9 @@ class TestVersion:
         assert out.startswith("gradring ")
         assert all(name in out for name in ("amaranth", "verilator", "numpy"))
 
-    @pytest.mark.parametrize("command", ["train", "bench", "sweep", "quantize", "info", "wave"])
+    @pytest.mark.parametrize("command", ["train", "bench", "lab sweep", "quantize", "info", "wave"])
     def test_help_names_no_folder_of_this_machine(self, run, command):
-        code, out, _ = run(command, "--help")
+        code, out, _ = run(*command.split(), "--help")
         assert code == 0
         assert str(ROOT) not in "".join(out.split())
         assert "site-packages" not in out

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from host.arguments import Integer, Member
 from host.cli import app
 from host.commands.registry import COMMANDS
+from host.labs.registry import LABS
 from host.make import commands as make
 from host.options import Option, Section, check_range, command, option, with_sections
 
@@ -156,8 +157,10 @@ def test_check_range(value):
     check_range("Items", None, 1, 9)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *(f"lab {name}" for name in LABS)])
 def test_command_help(name):
     """Each option of each command has help."""
-    command = typer.main.get_command(app).commands[name]
+    command = typer.main.get_command(app)
+    for word in name.split():
+        command = command.commands[word]
     assert all(parameter.help for parameter in command.params if parameter.opts != ["--help"]), name

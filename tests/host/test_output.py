@@ -281,5 +281,5 @@ def test_all_json_is_legal():
     # commands.
     assert found == {"output.py", "checkpoints/archive.py", "make/commands.py", "memory/plan.py",
                      "relay/edits.py", "relay/plan.py",
-                     "sockets/format.py", "sweep/execution.py", "sweep/jobs.py", "sweep/worker.py",
-                     "training/checkpoint.py"}
+                     "sockets/format.py", "labs/sweep/execution.py", "labs/sweep/jobs.py",
+                     "labs/sweep/worker.py", "training/checkpoint.py"}

@@ -18,17 +18,19 @@ from host.run import steps
 from sim.json_files import sealed
 
 #: Arguments without which a command ends before it takes its folder, or takes long.
-_NEEDED = {"launch": ("script.py",), "estimate": ("--targets", "4 MACs", "--lengths", 256)}
-#: Commands with the name of a single file in place of a folder.
-_SINGLE = ("wave",)
+_NEEDED = {"launch": ("script.py",), "lab estimate": ("--targets", "4 MACs", "--lengths", 256)}
+#: Commands with the name of a single file in place of a folder, and with files of any number.
+_OTHER = ("wave", "lab schedules")
 _FILE = re.compile(r"[\w-]+\.(?:json|png|html|npz|tar|onnx)")
 
 
 def commands():
     """Commands that write an output folder, and the files that their help names."""
-    for name, command in typer.main.get_command(cli.app).commands.items():
+    program = typer.main.get_command(cli.app).commands
+    labs = {f"lab {name}": lab for name, lab in program["lab"].commands.items()}
+    for name, command in (*program.items(), *labs.items()):
         options = [option for option in command.params if "--output" in option.opts]
-        if options and name not in _SINGLE:
+        if options and name not in _OTHER:
             yield name, sorted(set(_FILE.findall(options[0].help)))
 
 
@@ -47,8 +49,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_all_commands_are_known():
-    assert {"train", "sweep", "launch", "relay", "quantize", "predict", "memory", "migrate",
-            "estimate", "tiling", "bench"} <= set(COMMANDS)
+    labs = ("sweep", "relay", "predict", "memory", "migrate", "estimate", "tiling", "late", "centroids", "delayed")
+    assert {"train", "launch", "quantize", "bench", *(f"lab {name}" for name in labs)} <= set(COMMANDS)
     assert all(COMMANDS.values())
 
 
@@ -60,7 +62,7 @@ def test_running(run, folder, name):
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write("123\n")
         file.flush()
-        code, _, err = run(name, "--output", folder, *_NEEDED.get(name, ()))
+        code, _, err = run(*name.split(), "--output", folder, *_NEEDED.get(name, ()))
     message = (f"error: {folder} must have no run that is going, not that of process 123: wait for its end, or "
                f"choose another folder with --output\n")
     assert (code, err) == (1, message)
@@ -84,7 +86,7 @@ def test_previous(run, folder, monkeypatch, name):
     for file in COMMANDS[name]:
         (folder / file).write_text("of the run before")
         (folder / "previous" / file).write_text("of an older one")
-    code, _, err = run(name, "--output", folder, *_NEEDED.get(name, ()))
+    code, _, err = run(*name.split(), "--output", folder, *_NEEDED.get(name, ()))
     assert (code, err) == (1, "error: work begins\n")
     assert sorted(path.name for path in folder.iterdir() if path.name not in ("owner.key", "jobs")) == [
         "notes.txt", "previous"]
@@ -94,13 +96,13 @@ def test_previous(run, folder, monkeypatch, name):
 
 def test_memory_continues(run, folder, monkeypatch):
     """Parts of memory.json that are there are not computed again."""
-    from host.reports import memory
+    from host.labs.memory import report as memory
 
-    monkeypatch.setattr(memory.Results, "complete", lambda self: iter(()))
+    monkeypatch.setattr(memory.Parts, "complete", lambda self: iter(()))
     monkeypatch.setattr(output, "_put_away", lambda folder, files, keep: sys.exit(f"{files} {keep}"))
     for source, kept in ((memory._digest(), "('memory.json',)"), ("another", "()")):
         (folder / "memory.json").write_text(json.dumps(sealed({"source": source, "parts": {"checks": {}}})))
-        code, _, _ = run("memory", "--output", folder)
+        code, _, _ = run("lab", "memory", "--output", folder)
         assert code == f"('memory.json',) {kept}"
 
 
@@ -118,11 +120,11 @@ def test_killed_run(run, folder):
     child = int(process.stdout.readline())  # which has closed what it inherited
     try:
         options = ("--nodes", 2, "--formats", "dense", "--output", folder)
-        code, _, err = run("predict", *options)
+        code, _, err = run("lab", "predict", *options)
         assert (code, f"not that of process {process.pid}: " in err) == (1, True)
         process.kill()
         process.wait()
-        assert run("predict", *options)[0] == 0
+        assert run("lab", "predict", *options)[0] == 0
         assert sorted(path.name for path in folder.iterdir()) == ["predict.json", "predict.png"]
     finally:
         process.kill()

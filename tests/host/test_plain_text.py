@@ -1,6 +1,7 @@
 """Texts are printed as they are, whatever names users choose: by the console, in tables, in bars, in all commands."""
 
 import ast
+import contextlib
 import functools
 import io
 import sys
@@ -84,6 +85,8 @@ class StandIn(str):
     """Any value of a command: it has every attribute, can be called and calculated with, and is shown as a name."""
 
     __slots__ = ()
+    #: Items of each value.
+    count = 1
 
     def __getattr__(self, name):
         return self
@@ -92,10 +95,10 @@ class StandIn(str):
         return self
 
     __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __call__
-    __or__ = __call__
+    __floordiv__ = __or__ = replace = __call__
 
     def __iter__(self):
-        yield self
+        yield from [self] * self.count
 
     def __lt__(self, other):
         return False
@@ -149,6 +152,15 @@ def printed(tree):
             yield from (option.value for option in node.keywords if option.arg in ("title", "note"))
 
 
+def made_of(code, name):
+    """Value of a text of which each value is a stand-in, with as many items as the text takes apart; or its items."""
+    for StandIn.count in (1, 2, 3):
+        with contextlib.suppress(ValueError):
+            made = eval(code, Namespace(name))
+            return list(made) if isinstance(made, GeneratorType | list | tuple) else [made]
+    raise AssertionError(f"{name}: values must have at most 3 items")
+
+
 #: Modules of commands without a line, table or stage of their own.
 SILENT = {"__init__", "registry", "train"}
 
@@ -157,14 +169,13 @@ def test_all_commands():
     """Every text that a command prints comes out as it is when each of its values is a hostile name."""
     console, modules, named = recording(), set(), 0
     for path, tree in sources().items():
-        if not path.startswith(("host/commands/", "host/run/", "host/console.py", "host/cli.py")):
+        if not path.startswith(("host/commands/", "host/labs/", "host/run/", "host/console.py", "host/cli.py")):
             continue
         for node in printed(tree):
             modules.add(Path(path).stem)
             code = compile(ast.Expression(node), path, "eval")
             for name in HOSTILE:
-                made = eval(code, Namespace(name))
-                for text in map(str, made if isinstance(made, GeneratorType | list | tuple) else [made]):
+                for text in map(str, made_of(code, name)):
                     console.file = io.StringIO()
                     console.print(text, soft_wrap=True)
                     assert console.file.getvalue() == printable_lines(text) + "\n", f"{path}:{node.lineno}"

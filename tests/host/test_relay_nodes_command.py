@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from host.labs.relay import experiment
 from host.models.digits import digits
-from host.relay import experiment, node_run
+from host.relay import node_run
 from host.run import files
 from host.training import checkpoint
 from tests.host import rings

@@ -30,7 +30,7 @@ from host import cli
 from host.commands import quantize, wave
 from host.reports import bench
 from host.run import steps
-from host.sweep import execution
+from host.labs.sweep import execution
 from sim.verilated.toolchain import ToolError
 
 def last(*arguments, **options):
@@ -71,7 +71,8 @@ FIRST = {
     "gradring quantize --train --no-synth --output {folder}/quantize": "compile …",
     "gradring wave --output {folder}/wave/ring.fst": "compile …",
     "gradring bench --output {folder}/bench": "ring of 2: compile …",
-    "gradring sweep --no-synth --formats raw --output {folder}/sweep": "begins: build-digits-raw, 2 min to go in all",
+    "gradring lab sweep --no-synth --formats raw --output {folder}/sweep":
+        "begins: build-digits-raw, 2 min to go in all",
     "synth --unit stream.skid_buffer": "stream.skid_buffer: synthesis",
     "bitstream --board ulx3s-25f": "ulx3s-25f: design",
     "verilog --unit stream.skid_buffer": "stream.skid_buffer: Verilog",

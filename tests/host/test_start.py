@@ -11,6 +11,7 @@ import typer
 
 from host import cli
 from host.commands.registry import COMMANDS
+from host.labs.registry import LABS
 from host.signals import ended_at_once
 
 ROOT = Path(__file__).parents[2]
@@ -47,10 +48,11 @@ def test_lines():
 def test_registry():
     """The help has the first sentence of each command's own."""
     group = typer.main.get_command(cli.app)
-    assert list(group.commands) == list(COMMANDS)
-    for name, command in group.commands.items():
-        assert command.name == name
-        assert " ".join(command.help.split("\n\n")[0].split()) == COMMANDS[name].help
+    for commands, entries in ((group.commands, COMMANDS), (group.commands["lab"].commands, LABS)):
+        assert list(commands) == list(entries)
+        for name, command in commands.items():
+            assert command.name == name
+            assert " ".join(command.help.split("\n\n")[0].split()) == entries[name].help
 
 
 def test_commands(run):
@@ -60,6 +62,19 @@ def test_commands(run):
     assert all(f"  {name} " in out for name in COMMANDS)
     assert run("tran") == (2, "", "error: No such command 'tran'. Did you mean 'train'? ('gradring --help' shows "
                                   "what there is)\n")
+    code, out, error = run("lab")
+    assert (code, out) == (2, "")
+    assert all(f"  {name} " in error for name in LABS)
+    assert run("lab", "swep") == (2, "", "error: No such command 'swep'. Did you mean 'sweep'? ('gradring lab "
+                                         "--help' shows what there is)\n")
+
+
+def test_labs():
+    """A lab's module is imported when it is run, and no other lab's."""
+    program = "from host.labs.registry import LABS; import host.commands.lab, sys; print(sorted(" \
+              "name for name in sys.modules if name.startswith('host.labs.')))"
+    printed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert printed.stdout == "['host.labs.registry']\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

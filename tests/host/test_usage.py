@@ -30,7 +30,7 @@ def ended(monkeypatch, capsys):
 @pytest.mark.parametrize("words", [
     ("train", "--optimizer", "{}"), ("train", "--weights", "{}"), ("train", "--nodes", "{}"), ("train", "--{}"),
     ("{}",), ("quantize", "--weights", "{}"), ("train", "--schedule", "streaming", "--worker-far", "{}"),
-    ("migrate", "--board", "{}"),
+    ("lab", "migrate", "--board", "{}"),
 ])
 @pytest.mark.parametrize("value", ["\x1b[31mred", "a\rb", "y" * 5000, "\udcff\udcfe"])
 def test_values(ended, words, value):

@@ -1,45 +1,27 @@
 # amaranth: UnusedElaboratable=no
-"""Circuits of nodes as digests of their RTLIL, without the configuration's hash and without names."""
+"""Circuits of nodes as digests of their netlists, without the configuration's hash and without names."""
 
-import hashlib
 import random
-import re
 from typing import Any
 from unittest import mock
 
-from amaranth.back import rtlil
-
 from hdl.board import BOARDS, node_of
-from hdl.config import (
-    Compute,
-    ComputeStub,
-    Configuration,
-    Credits,
-    Grid,
-    Int16Config,
-    Int16Memories,
-    JobSlots,
-    Memories,
-    NodeConfig,
-    Optimizer,
-    Peer,
-    Programs,
-    Quantization,
-    Replay,
-    RootReduce,
-    Server,
-    ServerConfig,
-    ServerMemories,
-    SettableVersion,
-    SingleRing,
-    Slots,
-    Tenants,
-    Throttles,
-    Weights,
-    Worker,
-)
+from hdl.config import Configuration, Credits, Memories, NodeConfig, Optimizer, Peer, RootReduce, SingleRing, Weights
+from hdl.features.compute.feature import Compute
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.int16.feature import Int16Config, Int16Memories
+from hdl.features.programs.feature import Programs
+from hdl.features.quantization.feature import Quantization
+from hdl.features.replay.feature import Replay
+from hdl.features.settable_version.feature import SettableVersion
+from hdl.features.slots.feature import JobSlots, Slots
+from hdl.features.streaming.feature import Server, ServerConfig, ServerMemories, Worker
+from hdl.features.tenants.feature import Tenants
+from hdl.features.throttles.feature import Throttles
+from tests.known_answers import netlist
 
-__all__ = ["COUNT", "SEED", "VALUES", "board_nodes", "digest", "draw", "node_config", "renamed"]
+__all__ = ["COUNT", "SEED", "VALUES", "board_nodes", "digest", "draw", "node_config"]
 
 #: Seed of :func:`draw`.
 SEED = 55
@@ -205,38 +187,7 @@ def board_nodes() -> dict[str, Configuration]:
     return {name: node for node, name in nodes.items()}
 
 
-#: A name of RTLIL, and the beginning of a line that has what is no name of ours: the kind of a cell, and the names of
-#: its ports, of parameters and of attributes.
-_NAME = re.compile(r"\\[^\s]+|\$[\w.$:]+")
-_KEYWORD = re.compile(r"\s*(?:cell|parameter(?: signed)?|attribute|connect) \S+")
-
-
-def renamed(text: str) -> str:
-    """RTLIL with all names replaced by numbers in the order in which they come, and without names of enumerations."""
-    numbers: dict[str, str] = {}
-
-    def number(match: re.Match[str]) -> str:
-        return numbers.setdefault(match[0], f"\\{len(numbers)}")
-
-    lines, primitive = [], False
-    for line in text.split("\n"):
-        word, _, rest = line.lstrip().partition(" ")
-        if word == "attribute" and rest.startswith("\\enum_"):
-            continue
-        if word == "cell":
-            primitive = rest.startswith("$")
-        if word in ("parameter", "attribute") or (primitive and word in ("cell", "connect")):
-            match = _KEYWORD.match(line)
-            assert match is not None
-            lines.append(match[0] + _NAME.sub(number, line[match.end():]))
-        else:
-            lines.append(_NAME.sub(number, line))
-        primitive = primitive and word != "end"
-    return "\n".join(lines)
-
-
 def digest(config: Configuration) -> dict[str, Any]:
-    """Digest and lines of a node's RTLIL."""
+    """Digest of the netlist of a node, without the configuration's hash, and its cells."""
     with mock.patch.object(Configuration, "hash", 0):
-        text = renamed(rtlil.convert(node_of(config), name="node", emit_src=False))
-    return {"rtlil": hashlib.sha256(text.encode()).hexdigest()[:32], "lines": text.count("\n")}
+        return netlist.digest(node_of(config))

@@ -15,8 +15,6 @@ from pathlib import Path
 from host.pytorch.messages import MESSAGES, Hello
 from sim.verilated.processes import is_alive
 
-__all__ = ["KINDS", "Case", "Outcome", "plan", "play"]
-
 ROOT = Path(__file__).parents[2]
 
 #: Seconds after which late ranks are named, after which the run ends, that a busy machine may take in addition, and

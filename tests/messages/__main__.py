@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from hdl.ring.slots.layouts import MESSAGE_CYCLES, MESSAGE_WORDS
+from hdl.features.slots.layouts import MESSAGE_CYCLES, MESSAGE_WORDS
 from tests.messages.measure import LATENCY, MOST, NODES, beside_updates, open_nodes
 
 #: Elements of an update, and updates of one seed.

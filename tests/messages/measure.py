@@ -7,19 +7,19 @@ import itertools
 
 import numpy as np
 
-from hdl.config import Memories, NodeConfig, Optimizer, Peer, Programs, Slots
+from hdl.config import Memories, NodeConfig, Optimizer, Peer
 from hdl.control.protocol import Operation
-from hdl.ring.replay.control_word import ControlType
-from hdl.ring.slots.layouts import BEGIN_UNIT, MESSAGE_WORDS, TARGET_BITS, lap_layout
+from hdl.features.programs.feature import Programs
+from hdl.features.replay.control_word import ControlType
+from hdl.features.slots.feature import Slots
+from hdl.features.slots.layouts import BEGIN_UNIT, MESSAGE_WORDS, TARGET_BITS, lap_layout
 from host.driver.command import Command
 from host.driver.optimizer_settings import Rule, Settings
-from sim.golden.messages import Header, message
-from sim.golden.slots import Record, Table, plan
+from sim.golden.features.slots.messages import Header, message
+from sim.golden.features.slots.slots import Record, Table, plan
 from sim.verilated.links import CONTROL, LAST, NEVER
 from tests.host import rings
 from tests.host.rings import Reference, random
-
-__all__ = ["CONFIG", "LATENCY", "MOST", "NODES", "Beside", "beside_updates", "open_nodes"]
 
 NODES, LATENCY, _STALL = 8, 16, 5000
 #: Cycles that a message may take.

@@ -2,30 +2,12 @@
 
 from typing import Any
 
-__all__ = [
-    "command_checker",
-    "command_queue",
-    "command_watch",
-    "control_words",
-    "event_queue",
-    "host_port",
-    "immediate",
-    "program_memory",
-    "registers",
-    "requester",
-    "runner",
-    "scoreboard",
-    "sequencer_of_a_program",
-    "trace",
-    "versions",
-    "windows",
-]
-
 
 def command_queue() -> dict[str, Any]:
-    from hdl.config import Memories, NodeConfig, Programs, SingleRing
+    from hdl.config import Memories, NodeConfig, SingleRing
     from hdl.control.command_queue import CommandQueue
     from hdl.engines import operations
+    from hdl.features.programs.feature import Programs
 
     config = NodeConfig(topology=SingleRing(max_nodes=12), memories=Memories(gradient=320, weight=256, state=96))
     two = config.replace(programs=Programs(depth=16))
@@ -42,13 +24,13 @@ def event_queue() -> dict[str, Any]:
 
 def immediate() -> dict[str, Any]:
     from hdl.control.immediate import ImmediateRunner
-    from hdl.control.latched_settings import LatchedSettings
+    from hdl.features.programs.latched_settings import LatchedSettings
 
     return {"immediate": ImmediateRunner(), "latched": LatchedSettings()}
 
 
 def program_memory() -> dict[str, Any]:
-    from hdl.control.program_memory import ProgramMemory
+    from hdl.features.programs.program_memory import ProgramMemory
 
     return {"programs": ProgramMemory(queues=2, depth=5)}
 
@@ -67,19 +49,22 @@ def scoreboard() -> dict[str, Any]:
 
 def control_words() -> dict[str, Any]:
     from hdl.control.remote_after import RemoteAfter
-    from hdl.ring.control_words import UNITS
-    from hdl.ring.replay.control_hub import ControlHub
-    from hdl.ring.replay.keepalive import KeepAlive
-    from hdl.ring.replay.signals import SignalRelay
+    from hdl.features.replay.control_hub import ControlHub
+    from hdl.features.replay.control_word import ControlType
+    from hdl.features.replay.keepalive import KeepAlive
+    from hdl.features.replay.signals import SignalRelay
 
+    takes = [(ControlType.SIGNAL,), (ControlType.KEEPALIVE,), (ControlType.LAP, ControlType.RECORD),
+             (ControlType.COLLECT, ControlType.GRANT), (ControlType.SYNC,), (ControlType.PLACE,),
+             (ControlType.READY, ControlType.CLOSE)]
     return {"relay": SignalRelay(queues=2), "keepalive": KeepAlive(), "remote": RemoteAfter(queues=2),
-            **{f"hub{tenants}": ControlHub(takes=[unit.takes for unit in UNITS], tenants=tenants)
+            **{f"hub{tenants}": ControlHub(takes=takes, tenants=tenants)
                for tenants in (False, True)}}
 
 
 def versions() -> dict[str, Any]:
-    from hdl.control.region_versions import RegionVersions
     from hdl.control.rejections import Rejections
+    from hdl.features.programs.region_versions import RegionVersions
 
     return {"versions": RegionVersions(regions=5), "rejections": Rejections(queues=2)}
 
@@ -91,8 +76,12 @@ def trace() -> dict[str, Any]:
 
 
 def windows() -> dict[str, Any]:
-    from hdl.config import Compute, Memories, NodeConfig, Programs, Replay, Tenants
-    from hdl.control.windows import WindowTable
+    from hdl.config import Memories, NodeConfig
+    from hdl.features.compute.feature import Compute
+    from hdl.features.programs.feature import Programs
+    from hdl.features.replay.feature import Replay
+    from hdl.features.tenants.feature import Tenants
+    from hdl.features.tenants.windows import WindowTable
 
     config = NodeConfig(memories=Memories(gradient=160, weight=64, state=32, planes=1), features=(Tenants(),))
     far = config.replace(programs=Programs(move_queue=True), compute=Compute(rows=1, activations=32, far=224))
@@ -101,8 +90,11 @@ def windows() -> dict[str, Any]:
 
 
 def requester() -> dict[str, Any]:
-    from hdl.config import Memories, NodeConfig, Programs, ServerConfig, ServerMemories, Tenants
+    from hdl.config import Memories, NodeConfig
     from hdl.control.requester import Requester
+    from hdl.features.programs.feature import Programs
+    from hdl.features.streaming.feature import ServerConfig, ServerMemories
+    from hdl.features.tenants.feature import Tenants
 
     memories, features = {"gradient": 160, "weight": 64}, (Tenants(),)
     server = ServerConfig(memories=ServerMemories(planes=0, far=256, **memories), features=features)
@@ -111,15 +103,18 @@ def requester() -> dict[str, Any]:
 
 
 def command_watch() -> dict[str, Any]:
-    from hdl.control.command_watch import BudgetClock, CommandWatch
+    from hdl.features.tenants.command_watch import BudgetClock, CommandWatch
 
     return {"watch": CommandWatch(), "gated": CommandWatch(gated=True), "clock": BudgetClock()}
 
 
 def command_checker() -> dict[str, Any]:
-    from hdl.config import Compute, Memories, NodeConfig, Programs, Quantization, SingleRing, Weights
+    from hdl.config import Memories, NodeConfig, SingleRing, Weights
     from hdl.control.command_checker import CommandChecker
     from hdl.engines import operations
+    from hdl.features.compute.feature import Compute
+    from hdl.features.programs.feature import Programs
+    from hdl.features.quantization.feature import Quantization
 
     config = NodeConfig(topology=SingleRing(max_nodes=12), memories=Memories(gradient=320, weight=256, state=96))
     local = config.replace(compute=Compute(rows=1, activations=192), features=(Quantization(),))
@@ -130,8 +125,10 @@ def command_checker() -> dict[str, Any]:
 
 
 def host_port() -> dict[str, Any]:
-    from hdl.config import Memories, NodeConfig, Programs, Tenants
+    from hdl.config import Memories, NodeConfig
     from hdl.control.host_port import HostPort
+    from hdl.features.programs.feature import Programs
+    from hdl.features.tenants.feature import Tenants
 
     config = NodeConfig(lanes=2, memories=Memories(gradient=320, weight=64, state=32))
     return {"port": HostPort(config=config),
@@ -140,8 +137,9 @@ def host_port() -> dict[str, Any]:
 
 
 def registers() -> dict[str, Any]:
-    from hdl.config import Memories, NodeConfig, Programs
+    from hdl.config import Memories, NodeConfig
     from hdl.control.register_file import RegisterFile
+    from hdl.features.programs.feature import Programs
 
     config = NodeConfig(lanes=8, segment=64, memories=Memories(gradient=320, weight=64, state=32))
     return {"registers": RegisterFile(config=config),

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from tests.mutation.mutants import Mutant
 
-__all__ = ["LIST", "Entry", "EquivalentError", "load", "match"]
-
 #: File of the list.
 LIST = Path(__file__).with_name("equivalent.toml")
 

@@ -24,8 +24,6 @@ import hashlib
 import re
 from collections.abc import Iterator
 
-__all__ = ["KINDS", "Mutant", "find", "sample"]
-
 KINDS = ("statement", "state", "condition", "operand", "operator", "comparison", "negation", "mux", "reset",
          "constant", "range")
 

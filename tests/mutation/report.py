@@ -9,8 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["SCORED", "Row", "score", "survivors", "table", "write"]
-
 #: Statuses that count for the score: killed by a test, killed by the time limit, or survived.
 SCORED = ("killed", "timeout", "survived")
 _STATUSES = (*SCORED, "equivalent", "same", "invalid")

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Store", "dependencies", "digest"]
-
 #: Packages of the tree; all others are pinned.
 _OURS = ("hdl", "sim", "boards", "host", "tests")
 #: Files besides our Python modules that are compiled or read.

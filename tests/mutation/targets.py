@@ -9,10 +9,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from hdl.config import ServerConfig, ServerMemories
+from hdl.features.streaming.feature import ServerConfig, ServerMemories
 from tests.mutation import control_units
-
-__all__ = ["TARGETS", "Target"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +66,17 @@ def _link() -> dict[str, Any]:
 
 
 def _switch() -> dict[str, Any]:
+    from hdl.features.grid.switch import LinkSwitch
     from hdl.ring.link import LinkSignature
-    from hdl.ring.switch import LinkSwitch
 
     return {"switch": LinkSwitch(signature=LinkSignature())}
 
 
 def _switched_link() -> dict[str, Any]:
-    from hdl.config import Credits, Grid, NodeConfig, Replay
-    from hdl.ring.switched_link import SwitchedLink
+    from hdl.config import Credits, NodeConfig
+    from hdl.features.grid.feature import Grid
+    from hdl.features.grid.switched_link import SwitchedLink
+    from hdl.features.replay.feature import Replay
 
     config = NodeConfig(segment=32, topology=Grid(), link=Credits(ingress=2))
     return {"link": SwitchedLink(config=config),
@@ -84,12 +84,12 @@ def _switched_link() -> dict[str, Any]:
 
 
 def _replay() -> dict[str, Any]:
-    from hdl.ring.replay.keepalive import KeepAlive
-    from hdl.ring.replay.line import Listener, Speaker
-    from hdl.ring.replay.receiver import ReplayReceiver
-    from hdl.ring.replay.signals import SignalRelay
-    from hdl.ring.replay.transmitter import ReplayTransmitter
-    from hdl.ring.replay.window import Window
+    from hdl.features.replay.keepalive import KeepAlive
+    from hdl.features.replay.line import Listener, Speaker
+    from hdl.features.replay.receiver import ReplayReceiver
+    from hdl.features.replay.signals import SignalRelay
+    from hdl.features.replay.transmitter import ReplayTransmitter
+    from hdl.features.replay.window import Window
 
     return {"transmitter": ReplayTransmitter(segments=3, egress_words=268),
             "two": ReplayTransmitter(segments=3, egress_words=268, ports=2),
@@ -99,16 +99,16 @@ def _replay() -> dict[str, Any]:
 
 
 def _schedule() -> dict[str, Any]:
-    from hdl.ring.order import Planner, Walk
+    from hdl.ring.order import Planner, SequenceGenerator
 
-    return {"planner": Planner(elements=4096, segment=64), "walk": Walk(elements=4096, segment=64)}
+    return {"planner": Planner(elements=4096, segment=64), "sequence": SequenceGenerator(elements=4096, segment=64)}
 
 
 def _control() -> dict[str, Any]:
-    from hdl.ring.control import CollectiveControl, RestorableControl, with_cut
+    from hdl.ring.control import CollectiveControl
 
-    return {"control": CollectiveControl(), "restorable": RestorableControl(),
-            "cut": with_cut(CollectiveControl)()}
+    return {"control": CollectiveControl(), "restorable": CollectiveControl(settable=True),
+            "cut": CollectiveControl(cuttable=True)}
 
 
 def _nodes() -> dict[str, Any]:
@@ -145,8 +145,9 @@ def _codebook() -> dict[str, Any]:
 
 
 def _stand_in() -> dict[str, Any]:
-    from hdl.compute.stand_in import StandIn
-    from hdl.config import ComputeStub, Memories, NodeConfig
+    from hdl.config import Memories, NodeConfig
+    from hdl.features.compute_stub.feature import ComputeStub
+    from hdl.features.compute_stub.stand_in import StandIn
 
     return {f"stand_in{lanes}": StandIn(config=NodeConfig(
         lanes=lanes, memories=Memories(gradient=512), stub=ComputeStub()))
@@ -163,21 +164,21 @@ def _zero_value() -> dict[str, Any]:
 
 
 def _compute() -> dict[str, Any]:
-    from hdl.compute.product import MatrixProduct
+    from hdl.features.compute.product import MatrixProduct
 
     return {"narrow": MatrixProduct(rows=1, columns=4, dsps=1, blocks=32),
             "square": MatrixProduct(rows=2, columns=2, blocks=4)}
 
 
 def _vector() -> dict[str, Any]:
-    from hdl.compute.vector import VectorUnit
+    from hdl.features.compute.vector import VectorUnit
 
     return {"wide": VectorUnit(lanes=4, memory_rows=4096),
             "narrow": VectorUnit(lanes=2, memory_rows=4096, units=2, columns=8, dsps=1, interval=4)}
 
 
 def _lists() -> dict[str, Any]:
-    from hdl.compute.list_runner import ListRunner
+    from hdl.features.compute.list_runner import ListRunner
 
     return {f"lists{lanes}": ListRunner(
                 words=(256, 192, 1024), lanes=lanes, rows=rows, blocks=32, centroids=centroids, owner_bits=owner_bits)
@@ -185,15 +186,15 @@ def _lists() -> dict[str, Any]:
 
 
 def _centroid_layer() -> dict[str, Any]:
-    from hdl.compute.centroid_layer import CentroidLayer
+    from hdl.features.codebook_layers.centroid_layer import CentroidLayer
 
     return {"four": CentroidLayer(lanes=4, memory_rows=2048),
             "two": CentroidLayer(lanes=2, centroids=4, dsps=1, memory_rows=2048)}
 
 
 def _memory_access() -> dict[str, Any]:
-    from hdl.compute.layer_list import OWNER_BITS
-    from hdl.compute.memory_access import MemoryAccess
+    from hdl.features.compute.layer_list import OWNER_BITS
+    from hdl.features.compute.memory_access import MemoryAccess
 
     return {"access": MemoryAccess(rows=(8, 2, 32), lanes=2, owner_bits=OWNER_BITS)}
 
@@ -215,13 +216,13 @@ def _memory() -> dict[str, Any]:
 
 
 def _far_guard() -> dict[str, Any]:
-    from hdl.far.guard import FarGuard
+    from hdl.features.far.guard import FarGuard
 
     return {"guard": FarGuard(rows=128, lanes=2, outstanding=5)}
 
 
 def _far_memories() -> dict[str, Any]:
-    from hdl.far.memories import FarMemories
+    from hdl.features.far.memories import FarMemories
 
     config = ServerConfig(lanes=2, memories=ServerMemories(gradient=32, weight=128, state=64, far=256))
     ports = {"readers": {"weights": (0, 1), "state_0": (0,), "state_1": (0,)},
@@ -232,14 +233,14 @@ def _far_memories() -> dict[str, Any]:
 
 
 def _row_owners() -> dict[str, Any]:
-    from hdl.compute.row_owners import RowOwners
+    from hdl.features.compute.row_owners import RowOwners
 
     return {"owners": RowOwners(rows=16), "guarded": RowOwners(rows=64, lanes=2)}
 
 
 def _gemm() -> dict[str, Any]:
-    from hdl.compute.gemm import Gemm
-    from hdl.compute.row_walk import RowWalk
+    from hdl.features.compute.gemm import Gemm
+    from hdl.features.compute.row_walk import RowWalk
 
     return {"narrow": Gemm(rows=1, lanes=4, dsps=1, blocks=32, memory_rows=64, scale_mask=True),
             "square": Gemm(rows=2, lanes=2, blocks=4, memory_rows=64),
@@ -247,7 +248,7 @@ def _gemm() -> dict[str, Any]:
 
 
 def _scale_mask() -> dict[str, Any]:
-    from hdl.compute.scale_mask import ScaleMask
+    from hdl.features.compute.scale_mask import ScaleMask
 
     return {"narrow": ScaleMask(rows=2, lanes=4, dsps=1), "wide": ScaleMask(rows=4, lanes=8)}
 
@@ -290,6 +291,7 @@ def _multiplexer() -> dict[str, Any]:
 
 _CODING = "tests/hdl/compression"
 _RING, _CONTROL, _OPTIMIZER, _MASKING = (f"tests/hdl/{area}" for area in ("ring", "control", "optimizer", "masking"))
+_PROGRAMS = "tests/features/programs"
 
 # Whole rings take 10 to 30 CPU seconds to build: a ring of small nodes comes first, then the most sensitive tests.
 _RINGS = (f"{_RING}/test_collective.py", "tests/host/driver/test_ring.py",
@@ -302,8 +304,8 @@ _OF_RINGS = {
     "coded": ("test_every_operation[3-mx9]", "test_units")}
 
 #: Files of the datapath's parts that both nodes of the ring tests have between them.
-_PARTS = ("coded_weights", "compressed_sum", "decoded_sum", "landing", "masters", "raw_weights", "residual", "update",
-          "weight_transfer")
+_PARTS = ("coded_weights", "compressed_sum", "decoded_sum", "masters", "raw_weights", "residual", "update",
+          "weight_transfer", "write_back")
 
 #: The most different shapes of the tests, each with the stall patterns that find most.
 _BURST_FIRST = {
@@ -328,9 +330,12 @@ _ALL = (
     Target("hdl/ring/link.py", _link, (f"{_RING}/test_link.py",), {
         "receiver": ("test_receiver_timing", "test_receiver[none-none]", "test_receiver[geometric"),
         "transmitter": ("test_transmitter[none]", "test_transmitter_timing")}),
-    Target("hdl/ring/switch.py", _switch, (f"{_RING}/test_switch.py",), {"switch": ("test_lockstep[",)}),
-    Target("hdl/ring/switched_link.py", _switched_link, (f"{_RING}/test_switched_link.py",)),
-    *(Target(f"hdl/ring/replay/{name}.py", _replay, tuple(f"{_RING}/replay/test_{one}.py" for one in tests))
+    Target("hdl/features/grid/switch.py", _switch, ("tests/features/grid/test_switch.py",), {
+        "switch": ("test_lockstep[",)}),
+    Target("hdl/features/grid/switched_link.py", _switched_link, (
+        "tests/features/grid/test_switched_link.py",)),
+    *(Target(f"hdl/features/replay/{name}.py", _replay, tuple(
+        f"tests/features/replay/test_{one}.py" for one in tests))
       for name, tests in (
           ("check", ("check", "receiver", "transmitter")), ("line", ("line", "receiver", "transmitter")),
           ("window", ("window", "transmitter")), ("transmitter", ("transmitter",)),
@@ -339,18 +344,18 @@ _ALL = (
     Target("hdl/ring/control.py", _control, (f"{_RING}/test_control.py",), {"control": ("test_control",)}),
     Target("hdl/ring/collective.py", _collective, _RINGS, _OF_RINGS, rest=False, cost=10),
     Target("hdl/ring/sequencer.py", _sequencer, (f"{_RING}/test_sequencer.py", *_RINGS), {
-        unit: ("test_part_brings_a_walk[none]", "test_part_brings_a_walk[geometric]", *tests)
+        unit: ("test_part_brings_a_sequence[none]", "test_part_brings_a_sequence[geometric]", *tests)
         for unit, tests in _OF_RINGS.items()}, rest=False, cost=10),
     *(Target(f"hdl/ring/{name}.py", _datapath, _RINGS, _OF_RINGS, rest=False, cost=10)
-      for name in ("datapath", "walks", "parts/part", *(f"parts/{part}" for part in _PARTS))),
+      for name in ("datapath", "sequences", "parts/part", *(f"parts/{part}" for part in _PARTS))),
     Target("hdl/ring/parts/codebook.py", _codebook, (f"{_RING}/parts/test_codebook.py",)),
     Target("hdl/control/command_checker.py", control_units.command_checker, (
-        f"{_CONTROL}/test_command_checker.py", f"{_CONTROL}/test_command_queue_programs.py"), {
+        f"{_CONTROL}/test_command_checker.py", f"{_PROGRAMS}/test_command_queue_programs.py"), {
         "two": ("test_programs[none",),
         "master": ("test_checker[0-Rule.SGD",),
         "checker": ("test_checker[1-Rule.MOMENTUM", "test_checker[2-Rule.ADAM-1")}),
     *(Target(f"hdl/control/{name}.py", control_units.command_queue,
-             (*tests, f"{_CONTROL}/test_command_queue_programs.py", f"{_CONTROL}/test_command_queue.py"),
+             (*tests, f"{_PROGRAMS}/test_command_queue_programs.py", f"{_CONTROL}/test_command_queue.py"),
              {"queue": (*first, "test_queue[none-freeze", "test_queue[geometric"),
               "two": (*first, "test_programs[none")})
       for name, tests, first in (
@@ -358,21 +363,24 @@ _ALL = (
           ("command_control", (f"{_CONTROL}/test_command_control.py",),
            ("test_model[1.0", "test_control_of_a_queue")),
           ("pushed_commands", (f"{_CONTROL}/test_pushed_commands.py",), ("test_pushed_commands",)))),
-    *(Target(f"hdl/control/{name}.py", control_units.immediate, (
-        f"{_CONTROL}/test_latched_settings.py", "tests/hdl/test_engines.py"))
-      for name in ("immediate", "latched_settings")),
+    *(Target(file, control_units.immediate, (f"{_PROGRAMS}/test_latched_settings.py", "tests/hdl/test_engines.py"))
+      for file in ("hdl/control/immediate.py", "hdl/features/programs/latched_settings.py")),
     Target("hdl/control/event_queue.py", control_units.event_queue, (f"{_CONTROL}/test_event_queue.py",)),
-    Target("hdl/control/program_memory.py", control_units.program_memory, (f"{_CONTROL}/test_program_memory.py",)),
+    Target("hdl/features/programs/program_memory.py", control_units.program_memory, (
+        f"{_PROGRAMS}/test_program_memory.py",)),
     Target("hdl/control/sequencer.py", control_units.sequencer_of_a_program, (f"{_CONTROL}/test_sequencer.py",)),
-    *(Target(f"hdl/ring/replay/{name}.py", control_units.control_words, (f"{_RING}/replay/test_{name}.py",))
+    *(Target(f"hdl/features/replay/{name}.py", control_units.control_words, (
+        f"tests/features/replay/test_{name}.py",))
       for name in ("signals", "keepalive", "control_hub")),
     Target("hdl/control/remote_after.py", control_units.control_words, (f"{_CONTROL}/test_remote_after.py",)),
-    *(Target(f"hdl/control/{name}.py", control_units.versions, (f"{_CONTROL}/test_{name}.py",))
-      for name in ("region_versions", "rejections")),
+    Target("hdl/features/programs/region_versions.py", control_units.versions, (
+        f"{_PROGRAMS}/test_region_versions.py",)),
+    Target("hdl/control/rejections.py", control_units.versions, (f"{_CONTROL}/test_rejections.py",)),
     Target("hdl/control/scoreboard.py", control_units.scoreboard, (f"{_CONTROL}/test_scoreboard.py",)),
     Target("hdl/control/trace.py", control_units.trace, (f"{_CONTROL}/test_trace.py",)),
-    Target("hdl/control/host_port.py", control_units.host_port, tuple(
-        f"{_CONTROL}/test_{name}.py" for name in ("host_port", "host_port_tenants", "host_port_order"))),
+    Target("hdl/control/host_port.py", control_units.host_port, (
+        f"{_CONTROL}/test_host_port.py", "tests/features/tenants/test_host_port_tenants.py",
+        f"{_CONTROL}/test_host_port_order.py")),
     Target("hdl/control/register_file.py", control_units.registers, (f"{_CONTROL}/test_registers.py",)),
     Target("hdl/control/local_runner.py", control_units.runner, (f"{_CONTROL}/test_local_runner.py",)),
     *(Target(f"hdl/compression/zero_value/{name}.py", _zero_value, (f"{_CODING}/zero_value/test_{name}.py",), first)
@@ -387,32 +395,36 @@ _ALL = (
       for name in ("burst", "burst_controller", "row_collector")),
     Target("hdl/optimizer/gradient_buffer.py", _gradient_buffer, (f"{_OPTIMIZER}/test_gradient_buffer.py",)),
     Target("hdl/optimizer/reducer.py", _reducer, (f"{_OPTIMIZER}/test_reducer.py",)),
-    *(Target(f"hdl/compute/{name}.py", _compute, (f"tests/hdl/compute/test_{name}.py",))
+    *(Target(f"hdl/features/compute/{name}.py", _compute, (f"tests/features/compute/test_{name}.py",))
       for name in ("multiply_accumulate", "array", "panel", "loop_nest", "product")),
-    *(Target(f"hdl/compute/{name}.py", _vector, (f"tests/hdl/compute/test_{name}.py",))
+    *(Target(f"hdl/features/compute/{name}.py", _vector, (f"tests/features/compute/test_{name}.py",))
       for name in ("vector", "vector_lane", "program_lane", "program_sequencer", "row_loader", "vector_walk")),
-    *(Target(f"hdl/compute/{name}.py", _lists, (f"tests/hdl/compute/{tests}.py",))
+    *(Target(f"hdl/features/compute/{name}.py", _lists, (f"tests/features/compute/{tests}.py",))
       for name, tests in (("instruction_checker", "test_instruction_checker"),
-                          ("centroid_instruction", "test_instruction_checker"),
                           ("instruction_reader", "test_list_runner"), ("list_runner", "test_list_runner"))),
-    Target("hdl/compute/centroid_layer.py", _centroid_layer, ("tests/hdl/compute/test_centroid_layer.py",), cost=3),
-    Target("hdl/compute/scale_mask.py", _scale_mask, ("tests/hdl/compute/test_scale_mask.py",)),
-    Target("hdl/compute/memory_access.py", _memory_access, ("tests/hdl/compute/test_memory_access.py",)),
+    Target("hdl/features/codebook_layers/centroid_instruction.py", _lists, (
+        "tests/features/compute/test_instruction_checker.py",)),
+    Target("hdl/features/codebook_layers/centroid_layer.py", _centroid_layer, (
+        "tests/features/codebook_layers/test_centroid_layer.py",), cost=3),
+    Target("hdl/features/compute/scale_mask.py", _scale_mask, ("tests/features/compute/test_scale_mask.py",)),
+    Target("hdl/features/compute/memory_access.py", _memory_access, (
+        "tests/features/compute/test_memory_access.py",)),
     Target("hdl/guard.py", _guard, ("tests/hdl/test_guard.py",)),
     Target("hdl/memory.py", _memory, ("tests/hdl/test_memory.py", "tests/hdl/test_guard.py",
                                       "tests/hdl/test_throttled_units.py")),
-    Target("hdl/far/guard.py", _far_guard, ("tests/hdl/far/test_guard.py",)),
-    Target("hdl/far/memories.py", _far_memories, (
-        "tests/hdl/far/test_memories.py", "tests/hdl/far/test_memories_proof.py"), {
+    Target("hdl/features/far/guard.py", _far_guard, ("tests/features/far/test_guard.py",)),
+    Target("hdl/features/far/memories.py", _far_memories, (
+        "tests/features/far/test_memories.py", "tests/features/far/test_memories_proof.py"), {
             "guarded": ("test_guarded_memories",), "memories": ("test_every_cycle[2",)}),
-    *(Target(f"hdl/control/{name}.py", getattr(control_units, name), (f"{_CONTROL}/test_{name}.py",))
-      for name in ("windows", "requester", "command_watch")),
-    Target("hdl/compute/row_owners.py", _row_owners, ("tests/hdl/compute/test_row_owners.py",)),
-    Target("hdl/compute/stand_in.py", _stand_in, ("tests/hdl/compute/test_stand_in.py",)),
-    *(Target(f"hdl/compute/{name}.py", _gemm, (f"tests/hdl/compute/test_{name}.py",), cost=3)
+    *(Target(f"hdl/features/tenants/{name}.py", getattr(control_units, name), (
+        f"tests/features/tenants/test_{name}.py",)) for name in ("windows", "command_watch")),
+    Target("hdl/control/requester.py", control_units.requester, (f"{_CONTROL}/test_requester.py",)),
+    Target("hdl/features/compute/row_owners.py", _row_owners, ("tests/features/compute/test_row_owners.py",)),
+    Target("hdl/features/compute_stub/stand_in.py", _stand_in, ("tests/features/compute_stub/test_stand_in.py",)),
+    *(Target(f"hdl/features/compute/{name}.py", _gemm, (f"tests/features/compute/test_{name}.py",), cost=3)
       for name in ("row_walk", "row_fetch", "gemm")),
-    *(Target(f"hdl/compute/{name}.py", _gemm, (
-        f"tests/hdl/compute/test_{name}.py", "tests/hdl/compute/test_gemm.py"), cost=3)
+    *(Target(f"hdl/features/compute/{name}.py", _gemm, (
+        f"tests/features/compute/test_{name}.py", "tests/features/compute/test_gemm.py"), cost=3)
       for name in ("operand_fetch", "initial_fetch", "drain")),
     *(Target(f"hdl/masking/{part}.py", _generator, (f"{_MASKING}/test_generator.py",), {
         name: (f"test_lockstep[{lanes}-geometric-geometric]", f"test_lockstep[{lanes}-none-none]",

@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Worker"]
-
 _COPIED = ("hdl", "sim", "boards", "host", "tests", "pyproject.toml", "constraints.txt")
 #: Folders of the cache that tests fill, and the beginning of the entries in them that all builds share.
 _BUILT, _SHARED = ("regression", "verilated", "verilog", "formal"), "runtime-"

@@ -17,8 +17,6 @@ from sim.golden import masking
 from tests.pairs.memories import CONFIG, DATA
 from tests.pairs.model import Programs
 
-__all__ = ["KINDS", "LATCHED_FLAG", "Generator", "Step"]
-
 #: Kinds of commands that end with OK, and of those that end with a status of their own on every node. SWITCH is not
 #: among them: it is for nodes that all wait for each other, and ends with OK or BUSY as packets happen to come.
 _OPERATIONS = [Operation(operation.code) for operation in operations(CONFIG) if operation.code != Operation.SWITCH]

@@ -8,30 +8,33 @@ command may change.
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, VectorProgram, gemm_layout, vector_layout
-from hdl.config import (
-    Compute,
-    ComputeStub,
-    Grid,
-    Memories,
-    NodeConfig,
-    Programs,
-    Quantization,
-    RootReduce,
-    Tenants,
-    Throttles,
-)
+from hdl.config import Memories, NodeConfig, RootReduce
 from hdl.control.protocol import Space
+from hdl.features.compute.feature import Compute
+from hdl.features.compute.layer_list import (
+    INSTRUCTION_WORDS,
+    Initial,
+    Kind,
+    Place,
+    VectorProgram,
+    gemm_layout,
+    vector_layout,
+)
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.programs.feature import Programs
+from hdl.features.quantization.feature import Quantization
+from hdl.features.quantization.layer_list import LAYER_WORDS
+from hdl.features.tenants.feature import Tenants
+from hdl.features.throttles.feature import Throttles
 from hdl.group import GROUP
 from hdl.masking.mask import KINDS as MASK_KINDS
-from hdl.quantization.layer_list import LAYER_WORDS
 from host.driver.inference import program
 from host.driver.masking import Mask, MaskJob, plan
-from sim.golden import masking, quantization
-from sim.golden.compute import pack
+from sim.golden import masking
+from sim.golden.features.compute.compute import pack
+from sim.golden.features.quantization import quantization
 from tests.pairs import model
-
-__all__ = ["CONFIG", "DATA", "contents"]
 
 Words = npt.NDArray[np.uint32]
 

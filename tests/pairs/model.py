@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compute.engine import BLOCKS
-from hdl.compute.layer_list import Place
 from hdl.control.protocol import EventStatus, Operation
+from hdl.features.compute.engine import BLOCKS
+from hdl.features.compute.layer_list import Place
 from host.driver.command import Command
-from sim.golden import masking, one_owner, optimizer, quantization, stand_in
+from sim.golden import masking, one_owner, optimizer
 from sim.golden import ring as golden
-from sim.golden.compute import Engine
-
-__all__ = ["Change", "Model", "Programs"]
+from sim.golden.features.compute.compute import Engine
+from sim.golden.features.compute_stub import stand_in
+from sim.golden.features.quantization import quantization
 
 Words = npt.NDArray[np.uint32]
 

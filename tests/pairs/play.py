@@ -22,8 +22,6 @@ from tests.pairs.generator import LATCHED_FLAG, Generator, Step
 from tests.pairs.memories import CONFIG, contents
 from tests.pairs.model import Change, Model
 
-__all__ = ["MismatchError", "Player", "play_part", "playing"]
-
 #: Time-out in cycles, for the wait of a node for a word and for the wait of a command for its flags.
 TIMEOUT = 2_000
 

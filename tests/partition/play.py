@@ -10,8 +10,6 @@ from host.driver.optimizer_settings import Rule, Settings
 from sim.link_faults import RandomFaults
 from tests.host import rings
 
-__all__ = ["CONFIG", "Case", "Played", "play"]
-
 #: Links that repeat words, so that faults mend.
 CONFIG = rings.CONFIGS["narrow"]
 LENGTH = 480

@@ -14,9 +14,7 @@ from host.program.order import Region
 from host.program.program import CompiledProgram, Program, ProgramError, Queue, Task
 from sim.golden import ring
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
-from sim.golden.program_nodes import Nodes, Placed
-
-__all__ = ["ELEMENTS", "Case", "centroids_of", "random_case"]
+from sim.golden.features.programs.program_nodes import Nodes, Placed
 
 #: Groups of each memory that commands work on; weights of odd passes lie behind those of even ones.
 GROUPS = 12

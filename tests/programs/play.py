@@ -9,14 +9,12 @@ import numpy as np
 
 from host.driver.ring import Ring
 from host.program.program import CompiledProgram, origin_of, spans
-from sim.golden.program import Span, remote_of
-from sim.golden.program_nodes import Nodes
+from sim.golden.features.programs.program import Span, remote_of
+from sim.golden.features.programs.program_nodes import Nodes
 from sim.link_faults import RandomFaults
 from sim.verilated.ring import VerilatedRing
 from tests.host import rings
 from tests.programs.generator import Case, centroids_of, random_case
-
-__all__ = ["MismatchError", "play", "play_part"]
 
 #: Cycles without a word, or in front of a command, after which a node gives up: several collectives on slow links.
 TIMEOUT = 1 << 16

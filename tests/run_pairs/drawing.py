@@ -12,8 +12,6 @@ from host.training.optimizers import OptimizerName
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 
-__all__ = ["CONTEXTS", "FIELDS", "pairs", "sides", "tried"]
-
 #: Values other than the default, by field; members of enumerations and switches are found.
 VALUES = {
     "workload.seed": (3,), "workload.epochs": (1,), "workload.steps": (2,), "workload.batch": (64,),

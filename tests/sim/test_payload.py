@@ -5,6 +5,7 @@ from amaranth.lib import data
 
 from hdl.streams.stream import beat_layout, word_layout
 from sim.payload import from_int, leaves, pack, row_type, to_int, unpack
+from tests.refusals import refuses
 
 ODD = data.StructLayout({
     "small": 3, "crossing": 40, "list": data.ArrayLayout(5, 7), "inner": data.StructLayout({"flag": 1, "whole": 64}),
@@ -71,8 +72,7 @@ def test_plain_numbers():
 
 
 def test_values_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"^Field last must be of 1 bits, not 2$"):
-        to_int(word_layout(), {"data": 0, "last": 2})
+    refuses("Field last must be of 1 bits, not 2", to_int, word_layout(), {"data": 0, "last": 2})
     with pytest.raises(ValueError, match=r"^Field last must be of 1 bits, not 3$"):
         pack(word_layout(), {"data": np.array([0, 0]), "last": np.array([1, 3])})
 

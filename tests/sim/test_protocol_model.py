@@ -3,6 +3,7 @@ import pytest
 from hdl.config import NodeConfig
 from hdl.ring.header import packet_words
 from sim.protocol_model import Kind, Ring, order, simulate
+from tests.refusals import refuses
 
 PACKET = packet_words(NodeConfig().segment)
 SEEDS = {3: 3000, 4: 3000, 5: 2000, 8: 2000}
@@ -46,9 +47,7 @@ def test_default_ingress(nodes, banks):
 
 
 def test_parameters():
-    with pytest.raises(ValueError, match=r"^Ingress must hold a packet of 268 words, not 267$"):
-        ring(4, PACKET - 1)
-    with pytest.raises(ValueError, match=r"^Node count must be at least 2, not 1$"):
-        ring(1, PACKET)
+    refuses("Ingress must hold a packet of 268 words, not 267", ring, 4, PACKET - 1)
+    refuses("Node count must be at least 2, not 1", ring, 1, PACKET)
     with pytest.raises(ValueError, match=r"^Segment count must be at least 1, not 0$"):
         Ring(nodes=2, segments=0, packet_words=PACKET, ingress_words=PACKET)

@@ -5,8 +5,6 @@ import random
 import re
 from collections.abc import Iterable
 
-__all__ = ["KINDS", "Case", "judge", "plan"]
-
 KINDS = ("asleep", "busy", "stopped")
 
 #: Lateness, in units of the time after which ranks are named, of ranks that must be named and of those that must not.

@@ -28,7 +28,7 @@ from hdl.control.protocol import (
     command_layout,
 )
 from hdl.control.registers import REGISTERS, TENANT_REGISTERS
-from hdl.control.windows import windowed
+from hdl.control.tenancy import windowed
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.ring import Ring
@@ -38,8 +38,6 @@ from host.transports.verilated import OpenRing
 from sim.verilated.build import Library
 from tests.pairs.generator import Generator
 from tests.pairs.memories import CONFIG, DATA, contents
-
-__all__ = ["REQUESTS", "LeakError", "Twins", "attack"]
 
 Words = npt.NDArray[np.uint32]
 

@@ -9,13 +9,15 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import Compute, Memories, NodeConfig, Programs, ServerConfig, ServerMemories, Tenants, Worker
+from hdl.config import Memories, NodeConfig
 from hdl.control.protocol import DESCRIPTOR_WORDS, Opcode, Operation
-from hdl.control.windows import PRIVILEGED
+from hdl.control.tenancy import PRIVILEGED
+from hdl.features.compute.feature import Compute
+from hdl.features.programs.feature import Programs
+from hdl.features.streaming.feature import ServerConfig, ServerMemories, Worker
+from hdl.features.tenants.feature import Tenants
 from host.driver.command import Command
 from tests.tenants.hostile import Twins
-
-__all__ = ["SERVER", "WORKER", "MovingTwins"]
 
 Words = npt.NDArray[np.uint32]
 

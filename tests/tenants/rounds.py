@@ -8,12 +8,10 @@ import numpy.typing as npt
 
 from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, RUN_WORDS, Opcode, Operation, Space
 from hdl.control.registers import register
-from hdl.control.windows import windowed
+from hdl.control.tenancy import windowed
 from host.driver.command import Command
 from tests.host.rings import CONFIGS
 from tests.tenants.hostile import Twins
-
-__all__ = ["RoundTwins"]
 
 Words = npt.NDArray[np.uint32]
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from hdl.config import Tenants
 from hdl.control.protocol import EVENT_WORDS, EventStatus, Opcode, Operation
 from host.driver.command import Command
 from host.driver.device import Device
@@ -69,7 +68,7 @@ def test_job_beside_an_attack(attacked):
         for device, words in zip(mine, expected, strict=True):
             assert (device.read_memory(0, 0, 700) == words).all()
         assert all(not device.read_memory(0, 700, 324).any() for device in mine)
-        assert (host.tenant, [device.config.has(Tenants) for device in others]) == (1, [True, True])
+        assert (host.tenant, [device.config.has("tenants") for device in others]) == (1, [True, True])
 
 
 def test_neighbours_of_different_tenants():

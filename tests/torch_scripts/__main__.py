@@ -16,8 +16,6 @@ from host.pytorch.launch import launch
 from sim.verilated import toolchain
 from sim.verilated.processes import ended_by_signals
 
-__all__ = ["play"]
-
 SCRIPT = Path(__file__).with_name("script.py")
 
 #: Scripts of one launch, each of which keeps its rings open.

@@ -7,8 +7,6 @@ import dataclasses
 import random
 from typing import Any
 
-__all__ = ["SHAPES", "Script", "draw"]
-
 #: Shapes of a module's parameters.
 SHAPES = ((3,), (2, 5), (4,))
 

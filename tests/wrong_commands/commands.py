@@ -14,8 +14,6 @@ from typer import core
 
 from host import cli
 
-__all__ = ["COMMANDS", "Command", "Option", "walk"]
-
 ROOT = Path(__file__).parents[2]
 
 

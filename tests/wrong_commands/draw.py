@@ -9,8 +9,6 @@ from pathlib import Path
 
 from tests.wrong_commands.commands import COMMANDS, Command, Option
 
-__all__ = ["MISTAKES", "Case", "draw", "prepare"]
-
 LARGE = str(10**22 + 7)
 
 #: Values that no option of the type takes, and those that some do.

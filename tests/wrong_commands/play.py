@@ -14,8 +14,6 @@ from pathlib import Path
 from sim.verilated.processes import status
 from tests.wrong_commands.draw import Case, prepare
 
-__all__ = ["LEGAL", "SECONDS", "Family", "Outcome", "play", "survivors"]
-
 #: Seconds of work after which no error may come, after which a command counts as legal and is ended, and seconds that
 #: it may wait or need to end.
 SECONDS, LEGAL, WAITS, ENDS = 10.0, 12.0, 150.0, 60.0

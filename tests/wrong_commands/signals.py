@@ -12,8 +12,6 @@ from pathlib import Path
 from tests.wrong_commands.commands import COMMANDS, Command
 from tests.wrong_commands.play import Family, survivors
 
-__all__ = ["LATE", "MOMENTS", "Sent", "Signalled", "hear_interrupts", "plan", "send"]
-
 ROOT = Path(__file__).parents[2]
 
 #: Processor seconds of a command after which a signal comes: in imports, behind them, and in a build or in work.

@@ -55,12 +55,12 @@ def test_plan():
     """Signals come to all commands, at all moments."""
     found = plan()
     assert len(found) == 2 * len(COMMANDS) * len(MOMENTS)
-    assert {sent.moment for sent in found if sent.words[:1] == ("sweep",)} == {*MOMENTS}
+    assert {sent.moment for sent in found if sent.words[:2] == ("lab", "sweep")} == {*MOMENTS}
     assert sum(sent.twice for sent in found) == 2 * len(COMMANDS)
 
 
 @pytest.mark.parametrize(("words", "number", "moment", "twice"), [
-    (("train",), signal.SIGINT, 0.5, False), (("memory",), signal.SIGTERM, 3.0, True),
+    (("train",), signal.SIGINT, 0.5, False), (("lab", "memory"), signal.SIGTERM, 3.0, True),
 ])
 def test_signals(tmp_path, words, number, moment, twice):
     found = send(Sent(module="gradring", words=(*words, "--output=out"), number=number, moment=moment, twice=twice),

@@ -1,7 +1,7 @@
 """Coded weights: new weights go through a codec to the ring and, decoded again, to the weight memory.
 
-They come from the optimizer, or in a gather alone from the weight memory, where they may have been through the codec
-before: then they do not change.
+They come from the optimizer, or in a gather on its own from the weight memory, where the codec may have made
+them before: then they do not change.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux
@@ -11,19 +11,25 @@ from amaranth.lib.wiring import In, Out
 from hdl.compression.registry import RAW, WEIGHT_CODECS
 from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.ring.parts.codebook import CodebookLoader
+from hdl.ring.parts.conditions import has_coded_weights, is_weights
 from hdl.ring.parts.pace import beat_lanes, join
-from hdl.ring.parts.part import Given, Instead, Part, PartDescription, Sink, Socket, Step
-from hdl.ring.parts.weight_transfer import is_transferred
-from hdl.ring.walks import Tour, WalkDescription
+from hdl.ring.parts.part import Alternative, Channel, Input, Instruction, Output, Part, PartDescription
+from hdl.ring.sequences import Path, Sequence
 from hdl.streams.route import Fork, PacketMux
 from hdl.streams.stream import Queue, beat_layout, connect_stream, word_layout
 
-__all__ = ["LANDING", "CodebookWeights", "CodedWeights", "RestoredFrom", "describe"]
+__all__ = ["DECODE", "CodebookWeights", "CodedWeights", "RestoredFrom", "describe"]
 
-#: Segments of new weights in the order in which they are decoded: the own one, and then those that are gathered.
-LANDING = WalkDescription(
-    name="landing",
-    gather=lambda now: Tour(steps=Mux(now.setup.coded, now.size, 0), first=now.following))
+
+class _Decode(Sequence):
+    name = "decode"
+
+    def gather(self, command):
+        return Path(steps=Mux(command.setup.coded, command.size, 0), first=command.following)
+
+
+#: Segments of new weights in the order in which they are decoded: the own one, followed by the gathered ones.
+DECODE = _Decode()
 
 
 class RestoredFrom(enum.IntEnum):
@@ -33,9 +39,8 @@ class RestoredFrom(enum.IntEnum):
     INGRESS = 1
 
 
-def _is_coded(setup):
-    """Whether weights go through the codec in this command."""
-    return setup.coded
+def _restored_from(record, setup):
+    return Mux(record.first, RestoredFrom.OWN, RestoredFrom.INGRESS)
 
 
 def describe(config):
@@ -43,24 +48,25 @@ def describe(config):
     if config.weights.codec == RAW:
         return None
     has_codebook = config.codebook_words != 0
-    part = CodebookWeights if has_codebook else CodedWeights
     return PartDescription(
         name="weight_codec",
-        make=lambda description: part(config=config, description=description),
-        steps=(
+        component=CodebookWeights if has_codebook else CodedWeights,
+        instructions=(
             # Source of each packet of encoded weights.
-            Step(name="restored_from", walk=LANDING, shape=range(len(RestoredFrom)),
-                 payload=lambda at, setup: Mux(at.first, RestoredFrom.OWN, RestoredFrom.INGRESS)),
+            Instruction("restored_from", DECODE, range(len(RestoredFrom)), _restored_from),
         ),
         reads={"codebook": 1} if has_codebook else {},
         ahead=("codebook",),
-        receives=(Sink(name="gathered", when=is_transferred, during=_is_coded),),
-        takes={Socket.BROADCAST: "broadcast", Socket.STORED: "stored"},
-        gives=(
-            Given(name="landing", to=Socket.LANDING, during=_is_coded),
-            Given(name="own", to=Socket.OWN, during=_is_coded),
+        inputs=(
+            Input("gathered", Channel.INGRESS, packets=is_weights, during=has_coded_weights),
+            Input("broadcast", Channel.BROADCAST),
+            Input("stored", Channel.STORED),
         ),
-        lands_by=Instead(walk=LANDING, chosen=_is_coded),
+        outputs=(
+            Output("write_back", Channel.WRITE_BACK, during=has_coded_weights),
+            Output("own", Channel.OWN, during=has_coded_weights),
+        ),
+        write_back_order=Alternative(DECODE, has_coded_weights),
     )
 
 
@@ -75,10 +81,10 @@ class CodedWeights(Part):
             "gathered": In(words),
             # Weights that the optimizer made, in its beats.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
-            # Weights of the own block that a gather alone reads.
+            # Weights of the own block that a gather on its own reads.
             "stored": In(stream.Signature(beat_layout(config.lanes))),
             # Decoded weights of all blocks.
-            "landing": Out(stream.Signature(beat_layout(config.lanes))),
+            "write_back": Out(stream.Signature(beat_layout(config.lanes))),
             # Encoded weights of the own block, for the gather.
             "own": Out(words),
         })
@@ -93,20 +99,20 @@ class CodedWeights(Part):
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
         m.submodules.encoded = encoded = Fork(shape=word_layout(), outputs=2)
         m.submodules.restored = restored = PacketMux(inputs=len(RestoredFrom))
-        # What the own block gives to the gather, which lags one segment behind; and what waits for the decoder.
+        # Words of the own block for the gather, which lags by one segment, and words that wait for the decoder.
         m.submodules.kept = kept = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_restore = to_restore = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.gathered_words = gathered = Queue(shape=word_layout(), depth=words, block=True)
 
         connect_stream(m, encoder.o, encoded.i)
-        m.d.comb += encoded.enable.eq(Cat(~self.setup.alone, 1))  # a ring of one has nobody to give new weights to
+        m.d.comb += encoded.enable.eq(Cat(~self.setup.alone, 1))  # a ring of one has no successor for new weights
         connect_stream(m, encoded.o[0], kept.i)
         connect_stream(m, encoded.o[1], to_restore.i)
         connect_stream(m, self.gathered, gathered.i)
         connect_stream(m, self.restored_from, restored.route)
         connect_stream(m, to_restore.o, restored.i[RestoredFrom.OWN])
         connect_stream(m, gathered.o, restored.i[RestoredFrom.INGRESS])
-        connect_stream(m, decoder.o, self.landing)
+        connect_stream(m, decoder.o, self.write_back)
         connect_stream(m, kept.o, self.own)
         own = stream.Signature(beat_layout(lanes)).create(path=("own_rows",))
         with m.If(self.setup.fused):
@@ -120,12 +126,12 @@ class CodedWeights(Part):
         return m
 
     def _load(self, m, encoder, decoder):
-        """Return whether encoder and decoder have all that they need: without a codebook they always do."""
+        """Return whether encoder and decoder are loaded: without a codebook they always do."""
         return Const(1)
 
 
 class CodebookWeights(CodedWeights):
-    """Coded weights with a codec that is loaded with a codebook, anew at the start of every command that codes."""
+    """Coded weights with a codec that is loaded with a codebook again at the start of every command that codes."""
 
     def _load(self, m, encoder, decoder):
         config = self._config

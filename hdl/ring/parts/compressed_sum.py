@@ -8,19 +8,19 @@ from hdl.compression.zero_value.adder import Adder
 from hdl.compression.zero_value.decoder import Decoder
 from hdl.compression.zero_value.encoder import Encoder
 from hdl.group import GROUP
-from hdl.node_features import Tenants
+from hdl.ring.parts.conditions import is_final, is_gather, is_scatter, is_sum
 from hdl.ring.parts.pace import reader_options
-from hdl.ring.parts.part import Given, Part, PartDescription, Sink, Socket, Step, has_infinite, job, taken
-from hdl.ring.walks import ENCODE, INGRESS, is_final, is_gather, is_scatter
+from hdl.ring.parts.part import Channel, Input, Instruction, Output, Part, PartDescription, has_infinite, job, taken
+from hdl.ring.sequences import ENCODE, INGRESS
 from hdl.row_transfer import RowReader
 from hdl.streams.route import PacketDemux, PacketMux
 from hdl.streams.stream import Queue, SkidBuffer, beat_layout, connect_stream, word_layout
 
-__all__ = ["CompressedSum", "DecodedFrom", "PassedFrom", "SummedTo", "describe"]
+__all__ = ["CompressedSum", "DecodedFrom", "ForwardedFrom", "SummedTo", "describe"]
 
 
-class PassedFrom(enum.IntEnum):
-    """Source of a payload that is passed on."""
+class ForwardedFrom(enum.IntEnum):
+    """Source of a payload that is forwarded."""
 
     ADDER = 0
     INGRESS = 1
@@ -42,76 +42,90 @@ class SummedTo(enum.IntEnum):
     DECODER = 2
 
 
-def _is_summed(at, setup):
-    """Whether the local gradient is added here. The last sum of a fused update is the optimizer's."""
-    return is_scatter(at) & ~(is_final(at) & setup.fused)
+def _is_sent(record, setup):
+    """Whether a local gradient is sent as it is."""
+    return record.first & ~setup.alone
 
 
-def _is_decoded(at, setup):
-    """Whether a packet, or the sum that it becomes, is decoded."""
-    return is_final(at) | (is_gather(at) & setup.sum)
+def _is_added(record, setup):
+    """Whether a local gradient is added to a packet from the ring."""
+    return ~_is_sent(record, setup)
 
 
-def _is_passed(at, setup):
-    """Whether a packet, or the sum that it becomes, is passed on."""
-    return (is_scatter(at) & ~is_final(at)) | (is_gather(at) & (~at.last | setup.pass_on))
+def _takes_local(record, setup):
+    """Whether the local gradient is added to a packet here. The last sum of a fused update is the optimizer's."""
+    return is_scatter(record) & ~(is_final(record) & setup.fused)
 
 
-def _decoded_from(at, setup):
-    own = Mux(setup.alone, DecodedFrom.ENCODER, DecodedFrom.ADDER)
-    return Mux(is_final(at) & setup.sum, own, DecodedFrom.INGRESS)
+def _is_summed(record, setup):
+    """Whether a sum leaves the adder: in a ring of one it has nothing to add."""
+    return ~setup.alone & _takes_local(record, setup)
 
 
-def _summed_to(at, setup):
-    final = is_final(at)
+def _summed_to(record, setup):
+    final = is_final(record)
     sinks = {SummedTo.EGRESS: ~final, SummedTo.KEPT: final & setup.gather, SummedTo.DECODER: final}
     return Cat(sinks[sink] for sink in SummedTo)
 
 
-def _is_sent(at, setup):
-    """Whether a local gradient is sent as it is; all others are added to what comes in."""
-    return at.first & ~setup.alone
+def _is_decoded(record, setup):
+    """Whether a packet, or the sum that it becomes, is decoded."""
+    return is_final(record) | (is_gather(record) & setup.sum)
+
+
+def _is_decoded_unchanged(record, setup):
+    """Whether a packet is decoded without an addition."""
+    return ~_takes_local(record, setup) & _is_decoded(record, setup)
+
+
+def _decoded_from(record, setup):
+    own = Mux(setup.alone, DecodedFrom.ENCODER, DecodedFrom.ADDER)
+    return Mux(is_final(record) & setup.sum, own, DecodedFrom.INGRESS)
+
+
+def _is_forwarded(record, setup):
+    """Whether a packet, or the sum that it becomes, is forwarded."""
+    return ~setup.alone & ((is_scatter(record) & ~is_final(record))
+                           | (is_gather(record) & (~record.last | setup.pass_on)))
+
+
+def _forwarded_from(record, setup):
+    return Mux(is_gather(record), ForwardedFrom.INGRESS, ForwardedFrom.ADDER)
 
 
 def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where sums have to be decoded."""
     if not config.adds_compressed:
         return None
-    reads = ENCODE, "gradients", lambda setup: setup.gradient_row
     return PartDescription(
         name="sums",
-        make=lambda description: CompressedSum(config=config, description=description),
-        steps=(
-            # Reads of gradients to be encoded: for the first step of a segment, and for what is added to ingress.
-            job(config, "sending_job", *reads, when=_is_sent),
-            job(config, "adding_job", *reads, when=lambda at, setup: ~_is_sent(at, setup)),
+        component=CompressedSum,
+        instructions=(
+            # Reads of gradients to be encoded: for the first step of a segment, and for additions to ingress.
+            job(config, "sending_job", ENCODE, "gradients", when=_is_sent),
+            job(config, "adding_job", ENCODE, "gradients", when=_is_added),
             # Destinations of each sum, a bit for each of SummedTo.
-            Step(name="summed_to", walk=INGRESS, shape=len(SummedTo), payload=_summed_to,
-                 when=lambda at, setup: ~setup.alone & _is_summed(at, setup)),
+            Instruction("summed_to", INGRESS, len(SummedTo), _summed_to, when=_is_summed),
             # Source of each segment that is decoded. A ring of one decodes its own.
-            Step(name="decoded_from", walk=INGRESS, shape=range(len(DecodedFrom)), payload=_decoded_from,
-                 when=_is_decoded),
-            # Source of each payload that is passed on.
-            Step(name="passed_from", walk=INGRESS, shape=range(len(PassedFrom)),
-                 payload=lambda at, setup: Mux(is_gather(at), PassedFrom.INGRESS, PassedFrom.ADDER),
-                 when=lambda at, setup: ~setup.alone & _is_passed(at, setup)),
+            Instruction("decoded_from", INGRESS, range(len(DecodedFrom)), _decoded_from, when=_is_decoded),
+            # Source of each payload that is forwarded.
+            Instruction("forwarded_from", INGRESS, range(len(ForwardedFrom)), _forwarded_from, when=_is_forwarded),
         ),
         reads={"gradients": 2},
-        receives=(
-            Sink(name="to_adder", when=_is_summed),
-            Sink(name="to_decoder", when=lambda at, setup: ~_is_summed(at, setup) & _is_decoded(at, setup)),
+        inputs=(
+            Input("to_adder", Channel.INGRESS, packets=_takes_local),
+            Input("to_decoder", Channel.INGRESS, packets=_is_decoded_unchanged),
+            Input("transit", Channel.TRANSIT),
         ),
-        takes={Socket.ONWARD: "onward"},
-        gives=(
-            Given(name="encoded", to=Socket.ENCODED),
-            Given(name="passed", to=Socket.PASSED),
-            Given(name="finished", to=Socket.FINISHED),
-            Given(name="landing", to=Socket.LANDING, during=lambda setup: setup.sum),
-            Given(name="kept", to=Socket.OWN, during=lambda setup: setup.sum),
+        outputs=(
+            Output("encoded", Channel.ENCODED),
+            Output("forwarded", Channel.FORWARD),
+            Output("finished", Channel.SUMS),
+            Output("write_back", Channel.WRITE_BACK, during=is_sum),
+            Output("kept", Channel.OWN, during=is_sum),
         ),
         pulses=("elements_encoded", "encodes", "compressed_adds", "positions_added", "decodes", "local_nan",
                 "not_finite", "malformed"),
-        lands=lambda at, setup: is_final(at) & setup.sum,
     )
 
 
@@ -130,16 +144,16 @@ class CompressedSum(Part):
             "to_adder": In(words),
             # Packets that are decoded as they come.
             "to_decoder": In(words),
-            # Packets that are passed on as they come.
-            "onward": In(words),
+            # Packets that are forwarded as they are.
+            "transit": In(words),
             # Local gradients for the first step.
             "encoded": Out(words),
-            # Packets to be passed on, with the local gradient or as they came.
-            "passed": Out(words),
+            # Packets to be forwarded, with the local gradient or as they are.
+            "forwarded": Out(words),
             # Sums for the optimizer, in a fused update.
             "finished": Out(rows),
-            # Sums that come to rest, in other commands.
-            "landing": Out(rows),
+            # Sums for the gradient memory, in other commands.
+            "write_back": Out(rows),
             # Finished sums of the own block, for the gather.
             "kept": Out(words),
         })
@@ -151,7 +165,7 @@ class CompressedSum(Part):
         readers, encoders = [], []
         for index, name in enumerate(("sending", "adding")):
             reader = RowReader(rows=config.memories.gradient // lanes, lanes=lanes, elements=segment, gradients=True,
-                               strided=True, guarded=config.has(Tenants), **reader_options(config, "gradients"))
+                               strided=True, guarded=config.has("tenants"), **reader_options(config, "gradients"))
             encoder = Encoder(lanes=lanes)
             m.submodules[f"{name}_reader"] = reader
             m.submodules[f"{name}_encoder"] = encoder
@@ -171,7 +185,7 @@ class CompressedSum(Part):
         m.submodules.kept_sums = kept_sums = Queue(
             shape=word_layout(), depth=2 * (segment + segment // GROUP), block=True
         )
-        m.submodules.passed_mux = passed = PacketMux(inputs=len(PassedFrom))
+        m.submodules.forwarded_mux = forwarded = PacketMux(inputs=len(ForwardedFrom))
         m.submodules.decoded_mux = decoded = PacketMux(inputs=len(DecodedFrom))
         m.submodules.summed_demux = summed = PacketDemux(outputs=len(SummedTo))
         # Here and elsewhere a skid buffer is where a way of ready signals would be too long.
@@ -179,7 +193,7 @@ class CompressedSum(Part):
         m.submodules.own_addend = own_addend = SkidBuffer(shape=word_layout())
         m.submodules.decoder_input = decoder_input = SkidBuffer(shape=word_layout())
 
-        connect_stream(m, self.passed_from, passed.route)
+        connect_stream(m, self.forwarded_from, forwarded.route)
         connect_stream(m, self.decoded_from, decoded.route)
         connect_stream(m, self.summed_to, summed.route)
         connect_stream(m, sending.o, to_send.i)
@@ -190,26 +204,26 @@ class CompressedSum(Part):
         connect_stream(m, own_addend.o, adder.b)
         connect_stream(m, self.to_decoder, to_decode.i)
         connect_stream(m, to_decode.o, decoded.i[DecodedFrom.INGRESS])
-        onward = self.onward
+        transit = self.transit
         if config.role.root_reduce or config.role.interleaved:
-            # A sum leaves the adder a group and some cycles behind what comes in. Where what is passed on comes
-            # behind every sum, it waits here, so that the next sum is at the adder meanwhile.
+            # A sum leaves the adder a group and some cycles after its packet. Where a packet in transit follows
+            # every sum, it waits here, so that the next sum is at the adder meanwhile.
             m.submodules.to_follow = to_follow = Queue(shape=word_layout(), depth=2 * GROUP, block=True)
-            connect_stream(m, onward, to_follow.i)
-            onward = to_follow.o
-        connect_stream(m, onward, passed.i[PassedFrom.INGRESS])
+            connect_stream(m, transit, to_follow.i)
+            transit = to_follow.o
+        connect_stream(m, transit, forwarded.i[ForwardedFrom.INGRESS])
         connect_stream(m, adder.o, summed.i)
-        connect_stream(m, summed.o[SummedTo.EGRESS], passed.i[PassedFrom.ADDER])
+        connect_stream(m, summed.o[SummedTo.EGRESS], forwarded.i[ForwardedFrom.ADDER])
         connect_stream(m, summed.o[SummedTo.KEPT], kept_sums.i)
         connect_stream(m, summed.o[SummedTo.DECODER], decoded.i[DecodedFrom.ADDER])
-        connect_stream(m, passed.o, self.passed)
+        connect_stream(m, forwarded.o, self.forwarded)
         connect_stream(m, decoded.o, decoder_input.i)
         connect_stream(m, decoder_input.o, decoder.i)
         connect_stream(m, kept_sums.o, self.kept)
         with m.If(setup.fused):
             connect_stream(m, decoder.o, self.finished)
         with m.If(setup.sum):
-            connect_stream(m, decoder.o, self.landing)
+            connect_stream(m, decoder.o, self.write_back)
         with m.If(setup.alone):  # nothing to add
             connect_stream(m, to_add.o, decoded.i[DecodedFrom.ENCODER])
         with m.Else():

@@ -1,15 +1,15 @@
-"""The masters: weights of the own block as the optimizer makes them, where all nodes compute with decoded ones, or
-where a fused update must not read the weight memory."""
+"""Master weights: the weights of the own block as the optimizer makes them. A node has them if all nodes compute with
+decoded weights, or if a fused update must not read the weight memory."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression.registry import RAW
+from hdl.ring.parts.conditions import is_fused, is_update
 from hdl.ring.parts.pace import reader_options
-from hdl.ring.parts.part import Given, Part, PartDescription, Socket, job
-from hdl.ring.parts.update import in_block, updates
-from hdl.ring.walks import OWN
+from hdl.ring.parts.part import Channel, Input, Output, Part, PartDescription, job
+from hdl.ring.sequences import OWN
 from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.route import Fork
 from hdl.streams.stream import beat_layout, connect_stream
@@ -18,35 +18,34 @@ __all__ = ["Masters", "describe"]
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None in a node without masters."""
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None in a node without master weights."""
     if not config.weights.has_master:
         return None
-    copies = (Given(name="copied", to=Socket.COPIED),) if config.weights.codec == RAW else ()
-    where = OWN, "masters", lambda setup: setup.state_row
+    copies = (Output("copied", Channel.COPIED),) if config.weights.codec == RAW else ()
     return PartDescription(
         name="masters",
-        make=lambda description: Masters(config=config, description=description),
-        steps=(
+        component=Masters,
+        instructions=(
             # Reads and writes of the optimizer, in place of those of weights.
-            job(config, "master_job", *where, place=in_block(config), when=updates),
-            job(config, "master_write_job", *where, place=in_block(config), when=updates, awaited=True),
+            job(config, "master_job", OWN, "masters", when=is_update),
+            job(config, "master_write_job", OWN, "masters", when=is_update, awaited=True),
         ),
         reads={"masters": 1},
         writes={"masters": 1},
-        takes={Socket.UPDATED: "updated"},
-        gives=(Given(name="weights", to=Socket.WEIGHTS, during=lambda setup: setup.fused), *copies),
+        inputs=(Input("updated", Channel.UPDATED),),
+        outputs=(Output("weights", Channel.WEIGHTS, during=is_fused), *copies),
     )
 
 
 class Masters(Part):
-    """Reads masters for the optimizer, and writes those that it made; raw weights get them, too."""
+    """Reads master weights for the optimizer, and writes the updated ones; raw weights get these, too."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))
         super().__init__(config, description, {
-            # Masters for the optimizer.
+            # Master weights for the optimizer.
             "weights": Out(rows),
-            # Masters that the optimizer made.
+            # Master weights that the optimizer made.
             "updated": In(rows),
             # The same for the weight memory, where weights are raw.
             **({"copied": Out(rows)} if config.weights.codec == RAW else {}),

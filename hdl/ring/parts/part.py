@@ -1,8 +1,73 @@
-"""The description of a part of the ring's datapath: the streams, memories and steps that it has to do with.
+"""The contract of a part of the ring's datapath: what a file in this folder describes, and how parts are joined.
 
-A part is what the datapath has for one subject, such as the masters or a codec of weights. Its file describes it, and
-:mod:`hdl.ring.parts.chosen` lists all parts. :class:`~hdl.ring.datapath.Datapath` joins the parts of a node, and
-:class:`~hdl.ring.sequencer.Sequencer` carries out their steps, so that neither knows any part.
+A part is a component for one subject, such as a sum or the master weights. Its file has the component and a function
+``describe(config)``, which returns its :class:`PartDescription`, or None in a node without the part;
+:mod:`hdl.ring.parts.registry` lists these functions. No other file names a part: :class:`~hdl.ring.datapath.Datapath`
+connects parts to each other, and :class:`~hdl.ring.sequencer.Sequencer` gives them their instructions. A description
+has four subjects:
+
+**Sequences.** The order of a collective is static. A :class:`~hdl.ring.sequences.Sequence` gives the blocks that one
+participant goes through in the scatter-reduce and in the all-gather, and results in one *record* for each segment of
+these blocks: phase, segment, block, place in memory, length, and whether it is the first or last step of the phase
+(:func:`hdl.ring.order.record_layout`).
+
+**Instructions.** An :class:`Instruction` is a queue of words for the part, one for each record of a sequence that has
+elements and that ``when(record, setup)`` chooses: jobs of a reader or writer (:func:`job`), or routes of a
+multiplexer, one for each packet. The part takes them at a stream with the name of the instruction. They run ahead of
+the data and carry no address of it, so they must be in the order of the packets that they are for. A command lasts
+until an ``awaited`` instruction, such as a write, has been acknowledged at ``<name>_done``, once for each word.
+
+**Channels.** Parts exchange rows and words on a :class:`Channel`. One part has the :class:`Input`. Several may have
+an :class:`Output`, but in different commands, as ``during(setup)`` says; where two have one in the same command, the
+later part in the list counts. The channel INGRESS brings packets from the ring: its inputs also say which ``packets``
+they take, and the datapath routes each packet to all of these.
+
+**Memory ports.** ``reads`` and ``writes`` count ports at memories. The part has them as arrays ``<memory>_read`` and
+``<memory>_write``, and its methods ``_connect_read`` and ``_connect_write`` join readers and writers to them.
+
+A part also has ``start``, high for a cycle when a command begins, and ``setup``, which holds until its end
+(:func:`part_setup_layout`). Conditions are named functions, for several parts in :mod:`hdl.ring.parts.conditions`.
+
+This part adds a vector from memory to the local gradients, on their way to the sums. Its jobs are in the order of the
+sums, and read the vector at the place of the gradients::
+
+    class Offsets(Sequence):
+        name = "offsets"
+
+        def scatter(self, command):
+            setup = command.setup
+            return Path(steps=Mux(setup.sum & setup.gather, command.size, command.sends), first=command.own)
+
+        def gather(self, command):  # in its place, the last sums of a reduce-scatter
+            return Path(steps=is_reduce_scatter(command.setup), first=command.following)
+
+    class Offset(Part):
+        def __init__(self, *, config, description):
+            rows = stream.Signature(beat_layout(config.lanes))
+            super().__init__(config, description, {"local": In(rows), "addend": Out(rows)})
+
+        def elaborate(self, platform):
+            m = Module()
+            config, lanes = self._config, self._config.lanes
+            m.submodules.reader = reader = RowReader(
+                rows=config.memories.gradient // lanes, lanes=lanes, elements=config.segment, strided=True)
+            m.submodules.adder = adder = PacketAdder(lanes=lanes)
+            connect_stream(m, self.offset_job, reader.job)
+            connect_stream(m, self.local, adder.a)
+            connect_stream(m, reader.o, adder.b)
+            connect_stream(m, adder.o, self.addend)
+            self._connect_read(m, reader, "residuals")
+            return m
+
+    def describe(config):
+        return PartDescription(
+            name="offset",
+            component=Offset,
+            instructions=(job(config, "offset_job", Offsets(), "residuals"),),
+            reads={"residuals": 1},
+            inputs=(Input("local", Channel.LOCAL),),
+            outputs=(Output("addend", Channel.ADDEND),),
+        )
 """
 
 import dataclasses
@@ -10,7 +75,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from amaranth.hdl import Cat
+from amaranth.hdl import Cat, Mux
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -18,53 +83,61 @@ from hdl.group import GROUP
 from hdl.memory import job_layout, read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.order import pitches
-from hdl.ring.walks import WalkDescription, is_gather
+from hdl.ring.parts.conditions import always, is_gather
+from hdl.ring.sequences import Sequence
 from hdl.throttle import RATE_BITS
 
-__all__ = ["Given", "Instead", "Part", "PartDescription", "Sink", "Socket", "Step", "check_parts", "fetch_setup",
-           "has_infinite", "job", "memory_ports", "part_setup_layout", "pulses_layout", "sinks_of", "taken"]
+__all__ = ["Alternative", "Channel", "Input", "Instruction", "Output", "Part", "PartDescription", "check_parts",
+           "fetch_setup", "has_infinite", "job", "memory_ports", "packet_inputs", "part_setup_layout",
+           "pulses_layout", "taken"]
 
 
-class Socket(enum.Enum):
-    """A stream between parts, or between a part and what every datapath has. One takes it; several may give it, in
-    different commands."""
+class Channel(enum.Enum):
+    """A stream between parts, or between a part and the ends of the ring."""
 
+    INGRESS = enum.auto()
+    """Words of packets from the ring, for each input that chooses them."""
+    TRANSIT = enum.auto()
+    """Words from the ring in a gather, to be forwarded as they are."""
+    FORWARD = enum.auto()
+    """Words to be forwarded, in the order of sending."""
     ENCODED = enum.auto()
     """Words of encoded sums, to be sent."""
     OWN = enum.auto()
     """Words of the own block, to be sent: the first of a gather."""
-    ONWARD = enum.auto()
-    """Words received in a gather, which go on as they are."""
-    PASSED = enum.auto()
-    """Words to be passed on, in the order of sending."""
-    LANDING = enum.auto()
-    """Rows that come to rest in the gradient memory or the weight memory."""
+    WRITE_BACK = enum.auto()
+    """Rows that are written back to the gradient memory or the weight memory."""
     LOCAL = enum.auto()
     """Rows of local gradients, as they are in memory."""
     ADDEND = enum.auto()
-    """Rows of local gradients that decoded ingress is added to."""
-    LOST = enum.auto()
+    """Rows of local gradients, as decoded ingress is added to them."""
+    ERRORS = enum.auto()
     """Rows of errors that encoding has made."""
-    FINISHED = enum.auto()
+    SUMS = enum.auto()
     """Rows of sums that the optimizer completes with the local gradient."""
+    COUNTED_SUMS = enum.auto()
+    """Rows of SUMS, after the count of a server with formats."""
     WEIGHTS = enum.auto()
     """Rows of weights that the optimizer updates."""
     UPDATED = enum.auto()
     """Rows of weights that the optimizer has updated."""
     COPIED = enum.auto()
-    """The same, for a weight memory beside masters."""
+    """The same, for the weight memory of a node with master weights."""
     BROADCAST = enum.auto()
     """Rows of updated weights in beats of the optimizer, for the ring."""
     STORED = enum.auto()
-    """Rows of weights of the own block from memory, for the ring, where they go through a codec."""
+    """Rows of weights of the own block from memory, for a codec on the way to the ring."""
     CODED = enum.auto()
-    """The same behind a server's codec of several formats: rows, or beats of words."""
-    COUNTED = enum.auto()
-    """Rows of FINISHED, behind the count of a server with formats."""
+    """The same after a server's codec of several formats: rows, or beats of words."""
+
+
+#: Channels at the ends of the ring: those that the datapath itself takes, and those that it gives.
+_TO_RING = (Channel.FORWARD, Channel.ENCODED, Channel.OWN)
+_FROM_RING = (Channel.INGRESS, Channel.TRANSIT)
 
 
 def fetch_setup(config):
-    """Fields of a command's setup in a node with formats of FETCH: the place of the format of a BROADCAST in
+    """Fields of a command's setup in a node with formats of FETCH: the index of a BROADCAST's format in
     :data:`~hdl.compression.registry.FETCH_FORMATS`, and on a server whether and where the command is counted."""
     if not config.role.broadcast_formats:
         return {}
@@ -73,7 +146,7 @@ def fetch_setup(config):
 
 
 def part_setup_layout(config):
-    """The part of a command's setup that parts see: see :func:`hdl.ring.setup.setup_layout`."""
+    """The fields of a command's setup that parts see: see :func:`hdl.ring.setup.setup_layout`."""
     return data.StructLayout({
         **({"chain": 1} if config.role.streams else {}), **fetch_setup(config),
         "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1,
@@ -83,7 +156,7 @@ def part_setup_layout(config):
 def pulses_layout():
     """Events of a cycle: counts for the registers of the same name, and findings for the flags of a command's event.
 
-    Parts see to the first group, the datapath to the second.
+    Parts drive the first group, the datapath the second.
     """
     return data.StructLayout(
         {
@@ -106,98 +179,102 @@ def pulses_layout():
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Instead:
-    """Another walk, whose records a step follows in some commands."""
+@dataclasses.dataclass(frozen=True)
+class Alternative:
+    """Another sequence, with records that an instruction follows in some commands."""
 
-    walk: WalkDescription
+    sequence: Sequence
     #: Takes the setup; whether the command is one of these.
-    chosen: Callable[[Any], Any]
+    during: Callable[[Any], Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
-    """A queue of routes, jobs or commands, one for each record of a walk that has elements and that ``when`` chooses.
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """A queue of routes, jobs or commands for a part, one for each record of a sequence that has elements and that
+    ``when`` chooses.
 
     ``when`` and ``payload`` take the record and the setup of the command.
     """
 
     #: Name of the stream, at the part and at the sequencer.
     name: str
-    walk: WalkDescription
+    sequence: Sequence
     #: Shape of the stream's payload.
     shape: Any
     #: The payload, or for a struct a mapping of its fields.
     payload: Callable[[Any, Any], Any]
-    when: Callable[[Any, Any], Any] = lambda at, setup: 1
-    #: Whether the command lasts until the part has said ``<name>_done`` for each payload.
+    _: dataclasses.KW_ONLY
+    when: Callable[[Any, Any], Any] = always
+    #: Whether the command lasts until the part has acknowledged each payload at ``<name>_done``.
     awaited: bool = False
-    instead: Instead | None = None
+    alternative: Alternative | None = None
 
     @property
-    def walks(self):
-        """Walks that the step follows."""
-        return (self.walk,) if self.instead is None else (self.walk, self.instead.walk)
+    def sequences(self):
+        """Sequences that the instruction follows."""
+        return (self.sequence,) if self.alternative is None else (self.sequence, self.alternative.sequence)
 
     def ports(self, flow):
-        """Members for the step: those of the sequencer with ``Out``, those of a part with ``In``."""
+        """Members for the instruction: those of the sequencer with ``Out``, those of a part with ``In``."""
         done = {f"{self.name}_done": flow.flip()(1)} if self.awaited else {}
         return {self.name: flow(stream.Signature(self.shape)), **done}
 
 
-def job(config, name, walk, memory, base, *, place=lambda at, setup: at.place,
-        length=lambda at, setup: at.length, rows=None, **options):
-    """Step of a reader's jobs, or with ``awaited`` of a writer's.
+def job(config, name, sequence, memory, *, packs=False, **options):
+    """Instruction of a reader's jobs, or with ``awaited`` of a writer's: one for the segment of each record.
+
+    Memories in the region of state have the own block only, all others the whole vector.
 
     Parameters
     ----------
     config : NodeConfig
     name : str
-    walk : WalkDescription
+    sequence : Sequence
     memory : str
-        Name of the memory, which decides the width of a row's number.
-    base : callable
-        Takes the setup; the row that the vector or block begins at.
-    place : callable
-        Takes record and setup; groups from there on.
-    length : callable
-        Takes record and setup; words.
-    rows : callable, optional
-        Takes rows and setup; the rows that as many groups really take up, by default ``rows`` itself.
+        Name of the memory, which decides the width of a row's number and the first row.
+    packs : bool
+        Whether a word has two elements in a command with packed state.
     options
-        Further parameters of the :class:`Step`.
+        Further parameters of the :class:`Instruction`.
     """
     shift = (GROUP // config.lanes).bit_length() - 1
+    space = config.memory_map[memory]
 
-    def payload(at, setup):
-        offset = place(at, setup) << shift
-        return {"row": base(setup) + (offset if rows is None else rows(offset, setup)), "count": length(at, setup)}
+    def payload(record, setup):
+        base = setup[{"gradients": "gradient_row", "weights": "weight_row", "state": "state_row"}[space.region]]
+        in_block = record.segment << (config.segment // GROUP).bit_length() - 1
+        row, count = (in_block if space.region == "state" else record.place) << shift, record.length
+        if packs:
+            row, count = Mux(setup.packed_state, row >> 1, row), Mux(setup.packed_state, (count + 1) >> 1, count)
+        return {"row": base + row, "count": count}
 
-    shape = job_layout(config.memory_map[memory].words // config.lanes, config.segment)
-    return Step(name=name, walk=walk, shape=shape, payload=payload, **options)
+    shape = job_layout(space.words // config.lanes, config.segment)
+    return Instruction(name, sequence, shape, payload, **options)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sink:
-    """A place that packets from the ring go to: a stream of words at the part, of the same name."""
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """A stream that a part takes from a channel."""
 
-    #: Name of the place; parts with sinks of one name share it, and take from it in different commands.
+    #: Name of the stream at the part. Parts with inputs of one name at INGRESS share it, in different commands.
     name: str
-    #: Takes a record of ingress and the setup; whether its packet goes there.
-    when: Callable[[Any, Any], Any]
-    #: Takes the setup; whether the part takes from the place in this command, which by default it always does.
+    channel: Channel
+    _: dataclasses.KW_ONLY
+    #: For INGRESS only: takes a record of ingress and the setup; whether the input takes its packet.
+    packets: Callable[[Any, Any], Any] | None = None
+    #: For INGRESS only: takes the setup; whether the part takes packets in this command, by default in all.
     during: Callable[[Any], Any] | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Given:
-    """A stream that a part gives."""
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """A stream that a part gives to a channel."""
 
     #: Name of the stream at the part.
     name: str
-    to: Socket
-    #: Takes the setup; whether the part gives it in this command, which by default it always does. Where two do, the
-    #: part that is later in the list counts.
+    channel: Channel
+    _: dataclasses.KW_ONLY
+    #: Takes the setup; whether the part gives the stream in this command, by default in all.
     during: Callable[[Any], Any] | None = None
 
 
@@ -207,26 +284,22 @@ class PartDescription:
 
     #: Name of the submodule.
     name: str
-    #: Makes the :class:`Part`, from this description.
-    make: Callable[["PartDescription"], "Part"]
-    steps: tuple[Step, ...] = ()
+    #: Class of the part, with parameters ``config`` and ``description``.
+    component: type["Part"]
+    instructions: tuple[Instruction, ...] = ()
     #: Ports at each memory, by the names of :func:`hdl.memory_map.memory_map`.
     reads: Mapping[str, int] = dataclasses.field(default_factory=dict)
     writes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     #: Memories that are read ahead of a command's data, so that STALL_MEMORY does not count them.
     ahead: tuple[str, ...] = ()
-    receives: tuple[Sink, ...] = ()
-    #: Name of the part's stream for each socket that it takes.
-    takes: Mapping[Socket, str] = dataclasses.field(default_factory=dict)
-    gives: tuple[Given, ...] = ()
-    #: Members of :func:`pulses_layout` that the part sees to.
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    #: Members of :func:`pulses_layout` that the part drives.
     pulses: tuple[str, ...] = ()
     #: Whether the part gives to ENCODED every packet of a scatter-reduce, and not only the first of each segment.
     encodes_all: bool = False
-    #: Takes a record of ingress and the setup; whether what follows from a packet of a scatter-reduce comes to rest.
-    lands: Callable[[Any, Any], Any] | None = None
-    #: The walk by which gathered segments come to rest, if not in the order in which they come.
-    lands_by: Instead | None = None
+    #: The sequence by which gathered segments are written back, if not in the order of their arrival.
+    write_back_order: Alternative | None = None
 
 
 def check_parts(parts):
@@ -236,21 +309,24 @@ def check_parts(parts):
     ----------
     parts : sequence of PartDescription
     """
-    for title, names in (("Parts of a datapath", [part.name for part in parts]),
-                         ("Steps of a datapath", [step.name for part in parts for step in part.steps])):
+    instructions = [instruction.name for part in parts for instruction in part.instructions]
+    for title, names in (("Parts", [part.name for part in parts]), ("Instructions", instructions)):
         if len(set(names)) != len(names):
-            raise ValueError(f"{title} must have different names, not {', '.join(names)}")
-    taken_by = [socket for part in parts for socket in part.takes]
-    given = {given.to for part in parts for given in part.gives} | {Socket.ONWARD}
-    for socket in Socket:
-        takers = taken_by.count(socket) + (socket in (Socket.ENCODED, Socket.OWN, Socket.PASSED))
-        if takers != (socket in given):
-            needed = "once" if socket in given else "by nobody, since nobody gives it"
-            raise ValueError(f"Socket {socket.name} must be taken {needed}, not {takers} times")
+            raise ValueError(f"{title} of a datapath must have different names, not {', '.join(names)}")
+    inputs = [port for part in parts for port in part.inputs]
+    taken_by = [*_TO_RING, *(port.channel for port in inputs)]
+    given = {port.channel for part in parts for port in part.outputs} | {*_FROM_RING}
+    for channel in Channel:
+        takers = taken_by.count(channel)
+        if channel is not Channel.INGRESS and takers != (channel in given):
+            needed = "once" if channel in given else "by nobody, since nobody gives it"
+            raise ValueError(f"Channel {channel.name} must be taken {needed}, not {takers} times")
     conditions = {}
-    for sink in (sink for part in parts for sink in part.receives):
-        if conditions.setdefault(sink.name, sink.when) is not sink.when:
-            raise ValueError(f"Sink {sink.name} must have one condition in all parts, not several")
+    for port in inputs:
+        if (port.packets is not None) != (port.channel is Channel.INGRESS):
+            raise ValueError(f"Input {port.name} must choose packets if it takes INGRESS, and otherwise must not")
+        if port.packets and conditions.setdefault(port.name, port.packets) is not port.packets:
+            raise ValueError(f"Input {port.name} must have one condition in all parts, not several")
     unknown = sorted({name for part in parts for name in part.pulses} - pulses_layout().members.keys())
     if unknown:
         raise ValueError(f"Pulse of a part must be one of {', '.join(pulses_layout().members)}, not {unknown[0]!r}")
@@ -264,7 +340,7 @@ def _memory_signature(config, memory, kind):
 
 def memory_ports(config, parts):
     """Memory ports of all parts together, as members of a signature: ``<memory>_read`` and ``<memory>_write``, each
-    an array of as many as there are, in the order of the parts."""
+    arrays in the order of the parts."""
     members = {}
     for memory in config.memory_map.names:
         for kind in ("read", "write"):
@@ -274,11 +350,15 @@ def memory_ports(config, parts):
     return members
 
 
-def sinks_of(parts):
-    """Places that packets from the ring go to, by name: conditions as a :class:`Sink` has them."""
-    sinks = {sink.name: sink.when for part in parts for sink in part.receives}
-    # The all-gather is passed on as it comes, and a broadcast even in its last step.
-    return {**sinks, "onward": lambda at, setup: is_gather(at) & (~at.last | setup.pass_on)}
+def _is_transit(record, setup):
+    """Whether a packet is forwarded as it is: in an all-gather unless in the last step, in a broadcast even then."""
+    return is_gather(record) & (~record.last | setup.pass_on)
+
+
+def packet_inputs(parts):
+    """Conditions of packets by the names of inputs at INGRESS; after these that of TRANSIT, as ``transit``."""
+    inputs = (port for part in parts for port in part.inputs if port.packets)
+    return {**{port.name: port.packets for port in inputs}, "transit": _is_transit}
 
 
 def taken(port):
@@ -292,14 +372,14 @@ def has_infinite(row):
 
 
 class Part(wiring.Component):
-    """A part of the datapath: a component with the ports that its description asks for, and its own streams.
+    """A part of the datapath: a component with the ports that its description names.
 
     Parameters
     ----------
     config : NodeConfig
     description : PartDescription
     streams : mapping
-        The members that the part's sinks, the sockets that it takes and the streams that it gives name.
+        The members that the description's inputs and outputs name.
     """
 
     def __init__(self, config, description, streams):
@@ -311,12 +391,13 @@ class Part(wiring.Component):
             # Begins a command; ``setup`` holds from then until the command has ended.
             "start": In(1),
             "setup": In(part_setup_layout(config)),
-            # Events that the part sees to.
+            # Events that the part counts.
             **({"pulses": Out(pulses)} if description.pulses else {}),
             # Ports at memories, arrays ``<memory>_read`` and ``<memory>_write``.
             **memory_ports(config, [description]),
-            # A stream for each step, and ``<name>_done`` for each that is awaited.
-            **{name: port for step in description.steps for name, port in step.ports(In).items()},
+            # A stream for each instruction, and ``<name>_done`` for each that is awaited.
+            **{name: port for instruction in description.instructions
+               for name, port in instruction.ports(In).items()},
             **streams,
         })
 

@@ -1,6 +1,6 @@
 """Raw weights: between the weight memory, the optimizer and the ring without a codec.
 
-Where there are masters beside them, the optimizer has these in place of the weights that the memory holds.
+In a node with master weights, the optimizer has these in place of the weights in the weight memory.
 """
 
 from amaranth.hdl import Module
@@ -8,11 +8,11 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression.registry import RAW
+from hdl.ring.parts.conditions import always, has_words, is_not_update, is_update, is_weights, moves_weights
 from hdl.ring.parts.pace import beat_lanes, reader_options
-from hdl.ring.parts.part import Given, Part, PartDescription, Sink, Socket, job
-from hdl.ring.parts.update import keeps_new, updates
-from hdl.ring.parts.weight_transfer import is_transferred
-from hdl.ring.walks import OWN
+from hdl.ring.parts.part import Channel, Input, Output, Part, PartDescription, job
+from hdl.ring.parts.update import keeps_updated
+from hdl.ring.sequences import OWN
 from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.rows import RowAssembler, RowSerializer
 from hdl.streams.stream import Queue, SkidBuffer, beat_layout, connect_stream, word_layout
@@ -24,36 +24,37 @@ def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through a codec."""
     if config.weights.codec != RAW:
         return None
-    where = OWN, "weights", lambda setup: setup.weight_row
     mastered, formats = config.weights.has_master, config.role.broadcast_formats
     serves = formats and config.is_server
     return PartDescription(
         name="weights",
-        make=lambda description: RawWeights(config=config, description=description),
-        steps=(
+        component=RawWeights,
+        instructions=(
             # Reads of weights for the optimizer, or of weights to be gathered.
-            job(config, "weight_job", *where, when=lambda at, setup: ~setup.fused if mastered else 1),
-            # Writes of what the optimizer made.
-            job(config, "weight_write_job", *where, when=updates, awaited=True),
+            job(config, "weight_job", OWN, "weights", when=is_not_update if mastered else always),
+            # Writes of updated weights.
+            job(config, "weight_write_job", OWN, "weights", when=is_update, awaited=True),
         ),
         reads={"weights": 1},
         writes={"weights": 1},
-        receives=(Sink(name="gathered", when=is_transferred,
-                       during=(lambda setup: setup.format == 0) if formats else None),),
-        takes={Socket.COPIED if mastered else Socket.UPDATED: "updated", Socket.BROADCAST: "broadcast",
-               **({Socket.CODED: "coded"} if serves else {})},
-        gives=(
-            *((Given(name="stored", to=Socket.STORED),) if serves else ()),
-            *(() if mastered else (Given(name="weights", to=Socket.WEIGHTS),)),
-            Given(name="landing", to=Socket.LANDING, during=lambda setup: ~setup.sum),
-            Given(name="own", to=Socket.OWN, during=lambda setup: ~setup.sum),
+        inputs=(
+            Input("gathered", Channel.INGRESS, packets=is_weights, during=has_words if formats else None),
+            Input("updated", Channel.COPIED if mastered else Channel.UPDATED),
+            Input("broadcast", Channel.BROADCAST),
+            *((Input("coded", Channel.CODED),) if serves else ()),
+        ),
+        outputs=(
+            *((Output("stored", Channel.STORED),) if serves else ()),
+            *(() if mastered else (Output("weights", Channel.WEIGHTS),)),
+            Output("write_back", Channel.WRITE_BACK, during=moves_weights),
+            Output("own", Channel.OWN, during=moves_weights),
         ),
     )
 
 
 class RawWeights(Part):
-    """Reads weights for the optimizer and writes those that it made, and gives weights to the ring: from the
-    optimizer in a fused update, else from memory."""
+    """Reads weights for the optimizer and writes the updated ones, and gives weights to the ring: from the optimizer
+    in a fused update, else from memory."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -61,16 +62,16 @@ class RawWeights(Part):
         super().__init__(config, description, {
             # Weights from the ring.
             "gathered": In(words),
-            # Weights for the optimizer, in a fused update without masters.
+            # Weights for the optimizer, in a fused update without master weights.
             **({} if config.weights.has_master else {"weights": Out(rows)}),
             # Weights that the optimizer made, for the memory.
             "updated": In(rows),
             # The same for the ring, in beats of the optimizer.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
-            # Weights of the root, for the codec of a server and behind it, where there are formats.
+            # Weights of the root, before and after the codec of a server with formats.
             **({"stored": Out(rows), "coded": In(rows)} if config.serves_formats else {}),
-            # Weights from the ring that come to rest.
-            "landing": Out(rows),
+            # Weights from the ring, for the weight memory.
+            "write_back": Out(rows),
             # Weights of the own block, for the gather.
             "own": Out(words),
         })
@@ -85,7 +86,7 @@ class RawWeights(Part):
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         m.submodules.own_words = own = SkidBuffer(shape=word_layout())
-        # What the own block gives to the gather, which lags one segment behind.
+        # Rows of the own block for the gather, which lags by one segment.
         m.submodules.kept = kept = Queue(shape=beat_layout(narrow), depth=2 * segment // narrow, block=True)
 
         connect_stream(m, self.weight_job, reader.job)
@@ -93,10 +94,10 @@ class RawWeights(Part):
         m.d.comb += self.weight_write_job_done.eq(writer.done)
         connect_stream(m, self.updated, writer.i)
         connect_stream(m, self.gathered, assembler.i)
-        connect_stream(m, assembler.o, self.landing)
+        connect_stream(m, assembler.o, self.write_back)
         connect_stream(m, serializer.o, own.i)
         connect_stream(m, own.o, self.own)
-        with m.If(keeps_new(config, setup)):  # nobody to give new weights to
+        with m.If(keeps_updated(config, setup)):  # no node is to have them
             m.d.comb += self.broadcast.ready.eq(1)
         with m.Else():
             connect_stream(m, self.broadcast, kept.i)

@@ -1,4 +1,4 @@
-"""The residual: errors that encoding gradients has made, which are kept and added to the next ones."""
+"""The residual: the errors of encoded gradients, which are kept and added to the next gradients."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream
@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compression.feedback import PacketAdder
 from hdl.ring.parts.decoded_sum import SUMS, is_encoded
-from hdl.ring.parts.part import Given, Part, PartDescription, Socket, Step, job
+from hdl.ring.parts.part import Channel, Input, Instruction, Output, Part, PartDescription, job
 from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.rows import SegmentBuffer
 from hdl.streams.stream import beat_layout, connect_stream
@@ -18,21 +18,20 @@ def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where encoding loses nothing."""
     if not config.has_residual:
         return None
-    where = SUMS, "residuals", lambda setup: setup.gradient_row
     return PartDescription(
         name="residual",
-        make=lambda description: Residual(config=config, description=description),
-        steps=(
-            # Reads and writes of residuals, which lie where the gradients of their segment do.
-            job(config, "residual_job", *where, when=is_encoded),
-            job(config, "residual_write_job", *where, when=is_encoded, awaited=True),
+        component=Residual,
+        instructions=(
+            # Reads and writes of residuals, at the addresses of the gradients of their segment.
+            job(config, "residual_job", SUMS, "residuals", when=is_encoded),
+            job(config, "residual_write_job", SUMS, "residuals", when=is_encoded, awaited=True),
             # Whether a local gradient has its residual added.
-            Step(name="corrected", walk=SUMS, shape=1, payload=is_encoded),
+            Instruction("corrected", SUMS, 1, is_encoded),
         ),
         reads={"residuals": 1},
         writes={"residuals": 1},
-        takes={Socket.LOCAL: "local", Socket.LOST: "lost"},
-        gives=(Given(name="addend", to=Socket.ADDEND),),
+        inputs=(Input("local", Channel.LOCAL), Input("errors", Channel.ERRORS)),
+        outputs=(Output("addend", Channel.ADDEND),),
     )
 
 
@@ -48,7 +47,7 @@ class Residual(Part):
             # Local gradients with the residuals added.
             "addend": Out(rows),
             # Errors of the sums that they become.
-            "lost": In(rows),
+            "errors": In(rows),
         })
 
     def elaborate(self, platform):
@@ -67,7 +66,7 @@ class Residual(Part):
         connect_stream(m, self.local, adder.a)
         connect_stream(m, reader.o, adder.b)
         connect_stream(m, adder.o, self.addend)
-        connect_stream(m, self.lost, buffer.i)
+        connect_stream(m, self.errors, buffer.i)
         connect_stream(m, buffer.o, writer.i)
         m.d.comb += self.residual_write_job_done.eq(writer.done)
         self._connect_read(m, reader, "residuals")

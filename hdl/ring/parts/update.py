@@ -1,84 +1,69 @@
 """The update of the own block: the optimizer with its gradients and its state."""
 
-from amaranth.hdl import Cat, Module, Mux
+from amaranth.hdl import Cat, Module
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
-from hdl.group import GROUP
-from hdl.node_features import Tenants, Throttles
 from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.burst_controller import command_layout
 from hdl.optimizer.moments import MomentPacker, MomentUnpacker
 from hdl.optimizer.rules import RULES, planes_used
+from hdl.ring.parts.conditions import is_update
 from hdl.ring.parts.pace import beat_lanes, join, reader_options, split
-from hdl.ring.parts.part import Given, Part, PartDescription, Socket, Step, job
-from hdl.ring.walks import OWN
+from hdl.ring.parts.part import Channel, Input, Instruction, Output, Part, PartDescription, job
+from hdl.ring.sequences import OWN
 from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.stream import beat_layout, connect_stream
 
-__all__ = ["Update", "describe", "in_block", "keeps_new", "updates"]
+__all__ = ["Update", "describe", "keeps_updated"]
 
 
-def updates(at, setup):
-    """Whether the optimizer updates the segment of a record."""
-    return setup.fused
-
-
-def keeps_new(config, setup):
-    """Whether the weights that the optimizer makes stay here: those of a ring of one, and in a chain of a server."""
+def keeps_updated(config, setup):
+    """Whether updated weights stay on this node: in a ring of one, and on a server at the end of a chain."""
     return setup.alone | setup.chain if config.is_server else setup.alone
 
 
-def _adds_local(config):
-    """Function for whether the local gradient is a part of the sum, which it is not at the end of a chain."""
-    return (lambda at, setup: setup.fused & ~setup.chain) if config.is_server else updates
-
-
-def in_block(config):
-    """Function for the place of a record within the own block, in memories that hold the own block only."""
-    groups = config.segment // GROUP
-    return lambda at, setup: at.segment << groups.bit_length() - 1
+def _is_local_update(record, setup):
+    """Whether the local gradient of a server is a part of the sum: not at the end of a chain."""
+    return setup.fused & ~setup.chain
 
 
 def _state_jobs(config, plane):
-    """Steps of a state plane's reader and writer. A packed word holds two elements."""
-    def used(at, setup):
+    """Instructions of a state plane's reader and writer; a plane that the rule does not use has none."""
+    def is_used(record, setup):
         return setup.fused & planes_used(setup.settings.rule, config.memories.planes)[plane]
 
-    def words(at, setup):
-        return Mux(setup.packed_state, (at.length + 1) >> 1, at.length)
-
-    def rows(offset, setup):
-        return Mux(setup.packed_state, offset >> 1, offset)
-
-    where = OWN, f"state_{plane}", lambda setup: setup.state_row
-    options = {"place": in_block(config), "length": words, "rows": rows, "when": used}
-    return (job(config, f"state_{plane}_job", *where, **options),
-            job(config, f"state_{plane}_write_job", *where, awaited=True, **options))
+    options = {"sequence": OWN, "memory": f"state_{plane}", "packs": True, "when": is_used}
+    return (job(config, f"state_{plane}_job", **options),
+            job(config, f"state_{plane}_write_job", awaited=True, **options))
 
 
 def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, which every node has."""
     planes = range(config.memories.planes)
+
+    def burst(record, setup):
+        return {"count": record.length, "active": Cat(~setup.alone, ~setup.chain if config.is_server else 1)}
+
     return PartDescription(
         name="update",
-        make=lambda description: Update(config=config, description=description),
-        steps=(
+        component=Update,
+        instructions=(
             # Reads of the local gradient.
-            job(config, "gradient_job", OWN, "gradients", lambda setup: setup.gradient_row,
-                when=_adds_local(config)),
-            # Commands of the optimizer, whose workers are the ring and the local gradient.
-            Step(name="bursts", walk=OWN, when=updates, shape=command_layout(2, config.segment),
-                 payload=lambda at, setup: {"count": at.length, "active": Cat(
-                     ~setup.alone, ~setup.chain if config.is_server else 1)}),
-            # Reads and writes of state planes; those that the rule does not use have none.
-            *(step for plane in planes for step in _state_jobs(config, plane)),
+            job(config, "gradient_job", OWN, "gradients",
+                when=_is_local_update if config.is_server else is_update),
+            # Commands of the optimizer, with the ring and the local gradient as its workers.
+            Instruction("bursts", OWN, command_layout(2, config.segment), burst, when=is_update),
+            # Reads and writes of state planes.
+            *(instruction for plane in planes for instruction in _state_jobs(config, plane)),
         ),
         reads={"gradients": 1, **{f"state_{plane}": 1 for plane in planes}},
         writes={f"state_{plane}": 1 for plane in planes},
-        takes={Socket.COUNTED if config.serves_formats else Socket.FINISHED: "finished",
-               Socket.WEIGHTS: "weights"},
-        gives=(Given(name="updated", to=Socket.UPDATED), Given(name="broadcast", to=Socket.BROADCAST)),
+        inputs=(
+            Input("finished", Channel.COUNTED_SUMS if config.serves_formats else Channel.SUMS),
+            Input("weights", Channel.WEIGHTS),
+        ),
+        outputs=(Output("updated", Channel.UPDATED), Output("broadcast", Channel.BROADCAST)),
         pulses=("optimizer_bursts", "local_nan", "not_finite"),
     )
 
@@ -86,7 +71,7 @@ def describe(config):
 class Update(Part):
     """Completes sums with the local gradient and updates weights and state, segment by segment.
 
-    An optimizer whose beats are narrower than rows has splitters before it and joiners behind it.
+    An optimizer with beats narrower than rows has splitters before it and joiners after it.
     """
 
     def __init__(self, *, config, description):
@@ -108,7 +93,7 @@ class Update(Part):
         lanes, segment = config.lanes, config.segment
         m.submodules.gradient_reader = gradient_reader = RowReader(
             rows=config.memories.gradient // lanes, lanes=lanes, elements=segment, gradients=True,
-            strided=True, guarded=config.has(Tenants), **reader_options(config, "gradients"))
+            strided=True, guarded=config.has("tenants"), **reader_options(config, "gradients"))
         m.submodules.optimizer = optimizer = StreamedOptimizer(
             workers=2,
             lanes=narrow,
@@ -118,9 +103,9 @@ class Update(Part):
             broadcasts=1,
             rules=tuple(rule for rule, traits in RULES.items() if traits.planes <= config.memories.planes),
             dsps=config.optimizer.dsps,
-            throttled=config.has(Throttles),
+            throttled=config.has("throttles"),
         )
-        if config.has(Throttles):
+        if config.has("throttles"):
             m.d.comb += optimizer.rate.eq(setup.pace)
         connect_stream(m, self.gradient_job, gradient_reader.job)
         connect_stream(m, self.bursts, optimizer.command)

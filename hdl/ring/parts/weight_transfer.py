@@ -1,6 +1,6 @@
-"""Weights that a command without an update reads: a broadcast moves them as they are, a gather through a codec.
+"""The weights of commands without an update: a broadcast moves them as they are, a gather through a codec.
 
-Only a node with a codec of weights has this apart; :mod:`hdl.ring.parts.raw_weights` does it along with an update.
+Only a node with a codec of weights has this part; elsewhere :mod:`hdl.ring.parts.raw_weights` does it.
 """
 
 from amaranth.hdl import Module
@@ -8,19 +8,15 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression.registry import RAW
+from hdl.ring.parts.conditions import has_plain_weights, is_not_update, is_weights, moves_weights
 from hdl.ring.parts.pace import reader_options
-from hdl.ring.parts.part import Given, Part, PartDescription, Sink, Socket, job
-from hdl.ring.walks import OWN, is_gather
+from hdl.ring.parts.part import Channel, Input, Output, Part, PartDescription, job
+from hdl.ring.sequences import OWN
 from hdl.row_transfer import RowReader
 from hdl.streams.rows import RowAssembler, RowSerializer
 from hdl.streams.stream import SkidBuffer, beat_layout, connect_stream, word_layout
 
-__all__ = ["WeightTransfer", "describe", "is_transferred"]
-
-
-def is_transferred(at, setup):
-    """Whether a packet has weights in it."""
-    return is_gather(at) & ~setup.sum
+__all__ = ["WeightTransfer", "describe"]
 
 
 def describe(config):
@@ -29,32 +25,29 @@ def describe(config):
         return None
     return PartDescription(
         name="weights",
-        make=lambda description: WeightTransfer(config=config, description=description),
-        steps=(
-            # Reads of weights to be gathered or broadcast.
-            job(config, "weight_job", OWN, "weights", lambda setup: setup.weight_row,
-                when=lambda at, setup: ~setup.fused),
-        ),
+        component=WeightTransfer,
+        # Reads of weights to be gathered or broadcast.
+        instructions=(job(config, "weight_job", OWN, "weights", when=is_not_update),),
         reads={"weights": 1},
-        receives=(Sink(name="gathered", when=is_transferred, during=lambda setup: ~setup.coded),),
-        gives=(
-            Given(name="landing", to=Socket.LANDING, during=lambda setup: ~setup.sum),
-            Given(name="own", to=Socket.OWN, during=lambda setup: ~setup.sum),
-            Given(name="stored", to=Socket.STORED),
+        inputs=(Input("gathered", Channel.INGRESS, packets=is_weights, during=has_plain_weights),),
+        outputs=(
+            Output("write_back", Channel.WRITE_BACK, during=moves_weights),
+            Output("own", Channel.OWN, during=moves_weights),
+            Output("stored", Channel.STORED),
         ),
     )
 
 
 class WeightTransfer(Part):
-    """Gives weights of the weight memory to the ring, or to the codec, and takes those from the ring that are raw."""
+    """Gives weights of the weight memory to the ring, or to the codec, and takes raw weights from the ring."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
         super().__init__(config, description, {
             # Weights from the ring.
             "gathered": In(words),
-            # The same, as rows that come to rest.
-            "landing": Out(stream.Signature(beat_layout(config.lanes))),
+            # The same, as rows for the weight memory.
+            "write_back": Out(stream.Signature(beat_layout(config.lanes))),
             # Weights of the root, for the broadcast.
             "own": Out(words),
             # Weights of the own block, for the codec.
@@ -72,7 +65,7 @@ class WeightTransfer(Part):
         m.submodules.own_words = own = SkidBuffer(shape=word_layout())
         connect_stream(m, self.weight_job, reader.job)
         connect_stream(m, self.gathered, assembler.i)
-        connect_stream(m, assembler.o, self.landing)
+        connect_stream(m, assembler.o, self.write_back)
         with m.If(self.setup.coded):
             connect_stream(m, reader.o, self.stored)
         with m.Else():

@@ -14,8 +14,8 @@ from host.cycles.walk import walk_costs
 from host.driver.command import Command
 from host.program import estimate
 from host.program.estimate import Collective
+from sim.golden.features.compute_stub.stand_in import compute_cycles
 from sim.golden.ring import floats
-from sim.golden.stand_in import compute_cycles
 
 __all__ = ["CycleModel"]
 

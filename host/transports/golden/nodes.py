@@ -23,12 +23,13 @@ from host.driver.command import Command, Event
 from host.driver.words import fields, places
 from host.topology.grid import Plan
 from host.transports.golden.cycles import CycleModel
-from sim.golden import int16_node, masking, ring
+from sim.golden import masking, ring
 from sim.golden.codecs import CODECS
-from sim.golden.compute import Engine
+from sim.golden.features.compute.compute import Engine
+from sim.golden.features.compute.row_owners import RowOwners
+from sim.golden.features.int16 import int16_node
+from sim.golden.features.programs.program_nodes import Collected, Nodes, Placed
 from sim.golden.optimizer import Rule
-from sim.golden.program_nodes import Collected, Nodes, Placed
-from sim.golden.row_owners import RowOwners
 
 __all__ = ["COUNTED", "Ended", "GoldenNodes", "integers", "mask", "sparsify"]
 

@@ -9,7 +9,7 @@ from hdl.memory_map import TRACE_WORDS
 from host.driver.command import Command
 from host.driver.trace import TraceRecord
 from host.transports.golden.nodes import GoldenNodes
-from sim.golden.program import Remote, Timed, signal_cycles, timeline
+from sim.golden.features.programs.program import Remote, Timed, signal_cycles, timeline
 
 __all__ = ["GoldenPrograms"]
 

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import Configuration, Quantization, Tenants, Throttles
+from hdl.config import Configuration
 from hdl.control.registers import Kind, register
+from hdl.features.quantization.feature import Quantization
+from hdl.features.tenants.feature import Tenants
+from hdl.features.throttles.feature import Throttles
 from host.driver.command import Command, Event, ProgramRun
 from host.driver.device import Device
 from host.driver.errors import BadAddressError, ProgramTooLongError
@@ -18,7 +21,7 @@ from host.topology.grid import Plan
 from host.topology.switching import GridNodes
 from host.transports.golden.nodes import GoldenNodes
 from host.transports.golden.programs import GoldenPrograms
-from sim.golden.int16_node import from_words, to_words
+from sim.golden.features.int16.int16_node import from_words, to_words
 
 if TYPE_CHECKING:
     from host.driver.transport import Transport

@@ -11,11 +11,9 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.block.format import ONES, BlockCodec, check_codec
-from hdl.compression.block.packing import Packer, Unpacker
+from hdl.features.mx.format import ONES, BlockCodec, check_codec
+from hdl.features.mx.packing import Packer, Unpacker
 from hdl.streams.stream import beat_layout, connect_stream
-
-__all__ = ["Decoder", "Encoder", "Signs"]
 
 _NAN = 0x7FC0_0000
 

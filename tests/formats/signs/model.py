@@ -5,8 +5,6 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Signs"]
-
 Bits = npt.NDArray[np.uint32]
 
 _NAN = np.uint32(0x7FC0_0000)

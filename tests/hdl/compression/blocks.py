@@ -4,27 +4,28 @@
 import dataclasses
 import functools
 
-import cocotb
 import numpy as np
 
-from hdl.compression.block import microscaling as mx_gateware
-from hdl.compression.block.coding import Decoder, Encoder
-from hdl.compression.block.dequantizer import Dequantizer
-from hdl.compression.block.format import Rounding
-from hdl.compression.block.quantizer import Quantizer
-from hdl.compression.block.shared_exponent import SharedExponent
-from hdl.compression.nvfp4 import coding as nvfp4_coding
-from hdl.compression.nvfp4.format import NVFP4
+from hdl.features.mx import microscaling as mx_gateware
+from hdl.features.mx.coding import Decoder, Encoder
+from hdl.features.mx.dequantizer import Dequantizer
+from hdl.features.mx.format import Rounding
+from hdl.features.mx.quantizer import Quantizer
+from hdl.features.mx.shared_exponent import SharedExponent
+from hdl.features.nvfp4 import coding as nvfp4_coding
+from hdl.features.nvfp4.format import NVFP4
 from hdl.floating.format import BF16, FP32
 from hdl.streams.stream import beat_layout
-from sim import regression
-from sim.golden import block_cycles, block_format
-from sim.golden import microscaling as mx
-from sim.golden import nvfp4 as nvfp4_model
-from sim.golden import shared_exponent as model
-from sim.payload import pack, unpack
-from sim.streams import Monitor, Sink, Source, cycles, stall_array, stalls, start
-from sim.verilated.vectors import Feed, Unit
+from sim.golden.features.mx import block_format
+from sim.golden.features.mx import microscaling as mx
+from sim.golden.features.mx import shared_exponent as model
+from sim.golden.features.nvfp4 import nvfp4 as nvfp4_model
+from sim.payload import pack
+from sim.verilated.vectors import Feed
+from tests.features.mx import cycles as block_cycles
+from tests.hdl.compression.packets import as_beats as beats_of
+from tests.hdl.compression.packets import as_rows, kept
+from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.traces import taken
 
 STOCHASTIC = {"rounding": Rounding.STOCHASTIC, "seed": 7}
@@ -66,11 +67,6 @@ def build(kind, name, lanes, format=FP32):
     return kind(codec=found, lanes=lanes, **formats)
 
 
-@functools.cache
-def make(kind, name, lanes, format=FP32):
-    return Unit(build(kind, name, lanes, format))
-
-
 def _elements(generator, count):
     """Numbers of all kinds: any bits, and runs of exponents near one another, at both ends and in the middle."""
     bits = generator.integers(0, 1 << 32, count, dtype=np.uint32)
@@ -94,23 +90,8 @@ def _packets(generator, total, block):
     return packets
 
 
-def as_rows(packets, lanes, generator):
-    """Packets as elements, keep and last of beats. What is not kept is noise."""
-    rows, keep, last = [], [], []
-    for packet in packets:
-        beats = -(-len(packet) // lanes)
-        padded = generator.integers(0, 1 << 32, beats * lanes, dtype=np.uint32)
-        padded[:len(packet)] = packet
-        rows.append(padded.reshape(beats, lanes))
-        keep.append((np.arange(beats * lanes) < len(packet)).reshape(beats, lanes))
-        last.append(np.arange(beats) == beats - 1)
-    return np.concatenate(rows), np.concatenate(keep), np.concatenate(last)
-
-
 def as_beats(rows, keep, last, format=FP32):
-    lanes = rows.shape[1]
-    return pack(beat_layout(lanes, format.width), {
-        "elements": rows >> (32 - format.width), "keep": (keep << np.arange(lanes)).sum(axis=1), "last": last})
+    return beats_of(rows >> (32 - format.width), keep, last, width=format.width)
 
 
 def _word_rows(packets, words):
@@ -139,71 +120,64 @@ def _reference(name, packets):
     return [golden.encode(packet, random=random) for packet in packets]
 
 
-def _same(trace, expected, seed, names=("i_valid", "i_ready", "o_valid")):
-    for name in names:
-        np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
-    assert expected.o_valid.any()
-
-
 # --- every cycle against the model
 
 
-def encoder_lockstep(name, lanes, source, sink, seed, *, count=2_500, format=FP32):
-    generator = np.random.default_rng(seed)
-    component = build(Encoder, name, lanes, format)
-    packets = _packets(generator, count * lanes // 2, component._codec.block)
-    if format is BF16:
-        packets = [packet & np.uint32(0xFFFF_0000) for packet in packets]
-    rows, keep, last = as_rows(packets, lanes, generator)
-    willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
-    unit = make(Encoder, name, lanes, format)
-    unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(as_beats(rows, keep, last, format), willing)}, sinks={"o": ready},
-                          seed=seed)
-    golden = codec(name, mirror=True)
-    expected = block_cycles.trace_encoder(golden, last, lanes=lanes, latency=component.latency, willing=willing,
-                                          ready=ready)
-    _same(trace, expected, seed)
-    words = _reference(name, packets)
-    assert [len(packet) for packet in words] == [golden.words(len(packet)) for packet in packets]
-    beats = [(packet[begin:end], ends) for packet, parts in zip(
-        words, block_cycles.join(golden, [-(-len(packet) // golden.block) for packet in packets], lanes), strict=True)
-        for begin, end, ends in parts if end > begin]
-    payload = unpack(beat_layout(component.words), trace["o__payload"])
-    for cycle in np.flatnonzero(expected.o_valid).tolist():
-        wanted, ends = beats[expected.offered[cycle]]
-        keep = (1 << len(wanted)) - 1
-        assert (payload["keep"][cycle], payload["last"][cycle]) == (keep, ends), f"{cycle=}, {seed=}"
-        assert payload["elements"][cycle][:len(wanted)].tolist() == wanted.tolist(), f"{cycle=}, {seed=}"
-    assert expected.offered.max() > 10
+def _coded_beats(golden, packets, streams, lanes, words):
+    """Beats of words in which an encoder gives packets, and their bits that count."""
+    counts = [-(-len(packet) // golden.block) for packet in packets]
+    parts = [(stream[begin:end], ends) for stream, beats in zip(
+        streams, block_cycles.join(golden, counts, lanes), strict=True) for begin, end, ends in beats if end > begin]
+    rows = pack(beat_layout(words), {
+        "elements": np.array([np.resize(part, words) for part, _ in parts]),
+        "keep": [(1 << len(part)) - 1 for part, _ in parts], "last": [ends for _, ends in parts]})
+    return rows, kept(rows, words)
 
 
-def decoder_lockstep(name, lanes, source, sink, seed, *, count=2_500, format=FP32, noise=False):
-    generator = np.random.default_rng(seed)
-    component = build(Decoder, name, lanes, format)
-    golden = codec(name, mirror=True)
-    packets = [golden.encode(packet) for packet in _packets(generator, count * lanes, golden.block)]
+def _drive(generator, kind, name, lanes, format=FP32, noise=False, total=None):
+    """Packets of an encoder, and words of these or, as noise, any words for a decoder."""
+    golden, words = codec(name, mirror=True), BENCH.make(kind, name, lanes, format).words
+    encodes = kind is Encoder
+    packets = _packets(generator, total or 2_500 * lanes // (1 + encodes), golden.block)
+    if encodes:
+        if format is BF16:
+            packets = [packet & np.uint32(0xFFFF_0000) for packet in packets]
+        rows, keep, last = as_rows(packets, lanes, generator)
+        streams = _reference(name, packets)
+        assert list(map(len, streams)) == [golden.words(len(packet)) for packet in packets]
+        wanted = _coded_beats(golden, packets, streams, lanes, words)
+        return Drive({"i": as_beats(rows, keep, last, format)}, (golden, last, None, lanes, wanted))
+    streams = [golden.encode(packet) for packet in packets]
     if noise:
-        packets = [generator.integers(0, 1 << 32, len(packet), dtype=np.uint32) for packet in packets]
-    beats, last = _word_rows(packets, component.words)
-    willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
-    unit = make(Decoder, name, lanes, format)
-    unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(beats, willing)}, sinks={"o": ready}, seed=seed)
-    expected = block_cycles.trace_decoder(golden, last, [len(packet) for packet in packets], lanes=lanes,
-                                   words=component.words, latency=component.latency, willing=willing, ready=ready)
-    _same(trace, expected, seed)
-    elements = [golden.decode(packet, bf16=format is BF16) for packet in packets]
-    ends = np.concatenate([np.arange(len(part) // lanes) == len(part) // lanes - 1 for part in elements])
-    rows = np.concatenate(elements).reshape(-1, lanes)
-    payload = unpack(beat_layout(lanes, format.width), trace["o__payload"])
-    valid = expected.o_valid
-    offered = expected.offered[valid]
-    np.testing.assert_array_equal(payload["elements"].reshape(-1, lanes)[valid], rows[offered], f"{seed=}")
-    np.testing.assert_array_equal(payload["last"][valid], ends[offered], f"{seed=}")
-    assert (payload["keep"][valid] == (1 << lanes) - 1).all()
-    assert not trace["error"].any()
-    assert offered.max() > 10
+        streams = [generator.integers(0, 1 << 32, len(stream), dtype=np.uint32) for stream in streams]
+    beats, last = _word_rows(streams, words)
+    elements = [golden.decode(stream, bf16=format is BF16) for stream in streams]
+    wanted = beats_of(*as_rows(elements, lanes, generator), width=format.width)
+    return Drive({"i": beats}, (golden, last, [len(stream) for stream in streams], lanes, wanted))
+
+
+def _model(unit, drawn, willing, ready):
+    golden, last, counts, lanes, wanted = drawn
+    stalls = {"lanes": lanes, "latency": unit.latency, "willing": willing["i"], "ready": ready["o"]}
+    if counts is None:
+        return Want.of(block_cycles.trace_encoder(golden, last, **stalls), wanted)
+    want = Want.of(block_cycles.trace_decoder(golden, last, counts, words=unit.words, **stalls), wanted)
+    want.ports["error"] = np.zeros(len(ready["o"]), bool)
+    return want
+
+
+def _make(kind, name, lanes, format=FP32, noise=False):
+    return build(kind, name, lanes, format)
+
+
+BENCH = UnitBench(_make, _model, _drive)
+
+
+def cocotb_test(name, lanes):
+    """Test of encoder and decoder under cocotb, after a reset in the middle of a block."""
+    total = 20 * codec(name, mirror=True).block
+    return BENCH.cocotb([(kind, name, lanes) for kind in (Encoder, Decoder)], cut=23,
+                        drive=functools.partial(_drive, total=total))
 
 
 # --- values
@@ -212,7 +186,7 @@ def decoder_lockstep(name, lanes, source, sink, seed, *, count=2_500, format=FP3
 def _encode(name, lanes, packets, format=FP32):
     """Run an encoder without stalls; its words, and the cycles of its beats."""
     rows, keep, last = as_rows(packets, lanes, np.random.default_rng(1))
-    unit = make(Encoder, name, lanes, format)
+    unit = BENCH.unit(Encoder, name, lanes, format)
     component = build(Encoder, name, lanes, format)
     unit.reset()
     block = component._codec.block
@@ -248,7 +222,7 @@ def every_code(name, lanes):
     words = golden.pack(blocks)
     component = build(Decoder, name, lanes)
     beats, _ = _word_rows([words], component.words)
-    unit = make(Decoder, name, lanes)
+    unit = BENCH.unit(Decoder, name, lanes)
     unit.reset()
     count = rows.size // lanes
     trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=count + component.latency + 2)
@@ -299,7 +273,7 @@ def decoder_throughput(name, lanes):
                for seed, blocks in enumerate((5, 1, 2, 9))]
     component = build(Decoder, name, lanes)
     beats, _ = _word_rows(packets, component.words)
-    unit = make(Decoder, name, lanes)
+    unit = BENCH.unit(Decoder, name, lanes)
     unit.reset()
     count = 17 * golden.block // lanes
     trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=count + component.latency + 2)
@@ -317,7 +291,7 @@ def cut_packets(name, lanes):
     elements = _elements(np.random.default_rng(1), 3 * golden.block)
     whole = golden.encode(elements)
     component = build(Decoder, name, lanes)
-    unit = make(Decoder, name, lanes)
+    unit = BENCH.unit(Decoder, name, lanes)
     for length in range(1, len(whole)):
         packets = [whole[:length], whole, whole[:length]]
         beats, _ = _word_rows(packets, component.words)
@@ -335,58 +309,3 @@ def cut_packets(name, lanes):
         assert payload["last"].tolist() == last, f"{length=}"
         cut = any(lacks for _, lacks, _ in parts[0])
         assert trace["error"].sum() == 2 * cut, f"{length=}"
-
-
-# --- the same under cocotb, after a reset in the middle of a block
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def streams(dut):
-    parameters = regression.parameters()
-    given, wanted = (beat_layout(*shape) for shape in parameters["shapes"])
-    await start(dut)
-    dut.i__payload.value = int("5" * (len(dut.i__payload) // 4), 16)
-    dut.i__valid.value = 1
-    dut.o__ready.value = 1
-    await cycles(dut, parameters["given"])
-    dut.rst.value = 1
-    dut.i__valid.value = 0
-    await cycles(dut, 1)
-    dut.rst.value = 0
-    kind = parameters["stalls"]
-    source = Source(dut, "i", given, stalls=stalls(kind, seed=1))
-    sink = Sink(dut, "o", wanted, stalls=stalls(kind, seed=2))
-    monitors = [Monitor(dut, "i", given), Monitor(dut, "o", wanted)]
-    cocotb.start_soon(source.send(parameters["i"]))
-    got = await sink.receive(len(parameters["o"]))
-    for beat, expected in zip(got, parameters["o"], strict=True):
-        kept = expected["keep"].bit_count()
-        assert beat["elements"][:kept] == expected["elements"][:kept]
-        assert (beat["keep"], beat["last"]) == (expected["keep"], expected["last"])
-    assert [len(monitor.beats) for monitor in monitors] == [len(parameters["i"]), len(parameters["o"])]
-
-
-def _fields(layout, rows):
-    payload = unpack(layout, rows)
-    return [{"elements": np.atleast_1d(elements).tolist(), "keep": int(keep), "last": int(last)}
-            for elements, keep, last in zip(payload["elements"], payload["keep"], payload["last"], strict=True)]
-
-
-def run_cocotb(name, lanes, kind):
-    golden = codec(name, mirror=True)
-    generator = np.random.default_rng(3)
-    packets = _packets(generator, 20 * golden.block, golden.block)
-    words = _reference(name, packets)
-    encoder, decoder = build(Encoder, name, lanes), build(Decoder, name, lanes)
-    joined = block_cycles.join(golden, [-(-len(packet) // golden.block) for packet in packets], lanes)
-    beats = [{"elements": packet[begin:end].tolist(), "keep": (1 << end - begin) - 1, "last": int(ends)}
-             for packet, parts in zip(words, joined, strict=True) for begin, end, ends in parts if end > begin]
-    regression.run(encoder, module=__name__, parameters={
-        "shapes": [[lanes, 32], [encoder.words, 32]], "stalls": kind, "given": 23,
-        "i": _fields(beat_layout(lanes), as_beats(*as_rows(packets, lanes, generator))), "o": beats})
-    elements = [golden.decode(packet).reshape(-1, lanes).tolist() for packet in words]
-    regression.run(decoder, module=__name__, parameters={
-        "shapes": [[decoder.words, 32], [lanes, 32]], "stalls": kind, "given": 23,
-        "i": _fields(beat_layout(decoder.words), _word_rows(words, decoder.words)[0]),
-        "o": [{"elements": row, "keep": (1 << lanes) - 1, "last": int(beat == len(rows) - 1)}
-              for rows in elements for beat, row in enumerate(rows)]})

@@ -4,28 +4,56 @@ import numpy as np
 
 from hdl.streams.stream import beat_layout, word_layout
 from sim.payload import pack, unpack
+from tests.hdl.unit_bench import Want
+
+
+def as_rows(vectors, lanes, generator, *, width=32):
+    """Vectors, each a packet, as elements, keep and last of beats. What is not kept is noise."""
+    rows, keep, last = [], [], []
+    for vector in vectors:
+        count = -(-len(vector) // lanes)
+        padded = generator.integers(0, 1 << width, count * lanes, dtype=np.uint32)
+        padded[:len(vector)] = vector
+        rows.append(padded.reshape(count, lanes))
+        keep.append((np.arange(count * lanes) < len(vector)).reshape(count, lanes))
+        last.append(np.arange(count) == count - 1)
+    return np.concatenate(rows), np.concatenate(keep), np.concatenate(last)
+
+
+def as_beats(rows, keep, last, *, width=32):
+    """Elements, keep and last of beats as rows of a port."""
+    lanes = rows.shape[1]
+    return pack(beat_layout(lanes, width), {
+        "elements": rows, "keep": (keep << np.arange(lanes)).sum(axis=1), "last": last})
 
 
 def beats(vectors, lanes, *, width=32, seed=1):
     """Vectors, each a packet, as rows of a port. What is not kept is noise."""
-    generator = np.random.default_rng(seed)
-    elements, keep, last = [], [], []
-    for vector in vectors:
-        count = -(-len(vector) // lanes)
-        padded = generator.integers(0, 1 << width, count * lanes, dtype=np.uint64)
-        padded[:len(vector)] = vector
-        elements.append(padded.reshape(count, lanes))
-        keep.append((np.arange(count * lanes) < len(vector)).reshape(count, lanes))
-        last.append(np.arange(count) == count - 1)
-    elements, keep, last = np.concatenate(elements), np.concatenate(keep), np.concatenate(last)
-    return pack(beat_layout(lanes, width), {
-        "elements": elements, "keep": (keep << np.arange(lanes)).sum(axis=1), "last": last})
+    return as_beats(*as_rows(vectors, lanes, np.random.default_rng(seed), width=width), width=width)
 
 
 def words(vectors):
     """Vectors as packets of single words."""
+    vectors = list(vectors)
     last = np.concatenate([np.arange(len(vector)) == len(vector) - 1 for vector in vectors])
     return pack(word_layout(), {"data": np.concatenate(vectors), "last": last})
+
+
+def kept(rows, lanes, *, width=32):
+    """Bits of beats that count: all but those of elements that are not kept."""
+    keep = unpack(beat_layout(lanes, width), rows)["keep"][:, np.newaxis] >> np.arange(lanes) & 1
+    ones = np.ones(len(rows), np.uint64)
+    return pack(beat_layout(lanes, width), {
+        "elements": keep * np.uint64((1 << width) - 1), "keep": ones * np.uint64((1 << lanes) - 1), "last": ones})
+
+
+def want(trace, rows, lanes, *, width=32, scan=None):
+    """Expectation of a codec without errors: handshakes of a golden trace, with those of its scan, and beats."""
+    result = Want.of(trace, (rows, kept(rows, lanes, width=width)), without=("scan_valid", "scan_ready"))
+    if scan is not None:
+        result.ports.update({f"{scan}__valid": trace.scan_valid, f"{scan}__ready": trace.scan_ready})
+    result.ports["error"] = np.zeros(len(trace.o_valid), bool)
+    return result
 
 
 def taken(trace, lanes, *, width=32, name="o"):

@@ -16,6 +16,7 @@ from sim.golden.codecs import GRADIENT_CODECS
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compression.packets import beats as rows
+from tests.refusals import refuses
 from tests.traces import taken
 
 CYCLES = 20_000
@@ -214,8 +215,7 @@ class TestFeedbackEncoder:
         assert packets(trace, "error", 4) == [errors(GRADIENT_CODECS["mx9"], vector).tolist()]
 
     def test_refused(self):
-        with pytest.raises(ValueError, match=r"^Lane count must be 1, 2, 4 or 8, not 3$"):
-            FeedbackEncoder(codec=gateware.CODECS["mx9"], lanes=3)
+        refuses("Lane count must be 1, 2, 4 or 8, not 3", FeedbackEncoder, codec=gateware.CODECS["mx9"], lanes=3)
 
 
 class TestRaw:

@@ -11,14 +11,15 @@ from hdl.compression.byte_packing import BytePacker, ByteUnpacker
 from hdl.compression.planes import PLANE, GroupAssembler, GroupSplitter, chunk_layout, code_layout, word_count
 from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, connect_stream
-from sim import formal
 from sim.golden import planes as model
 from sim.golden.stream import Feed as Source
 from sim.golden.stream import first_from
 from sim.payload import pack, unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
-from tests.hdl.compression import packets
+from tests.hdl.compression import packets, plane_cycles
+from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
+from tests.refusals import refuses
 
 #: Lanes and most bits of a code: eights of one chunk and of several, and every number of words.
 CASES = [(1, 3), (2, 9), (4, 17), (8, 6), (8, 16)]
@@ -94,11 +95,6 @@ class _Bytes(wiring.Component):
         return m
 
 
-@functools.cache
-def _unit(kind, **parameters):
-    return Unit(kind(**parameters), name=f"Planes{kind.__name__.strip('_')}")
-
-
 def _codes(generator, width, total):
     """Packets of codes, in whole groups."""
     vectors = []
@@ -123,15 +119,13 @@ def _sizes(width):
 
 @pytest.mark.parametrize("unit", [BytePacker, ByteUnpacker])
 def test_words(unit):
-    with pytest.raises(ValueError, match=r"^Word count must be 1, 2 or 4, not 3$"):
-        unit(words=3)
+    refuses("Word count must be 1, 2 or 4, not 3", unit, words=3)
 
 
 @pytest.mark.parametrize("unit", [GroupAssembler, GroupSplitter])
 def test_lanes(unit):
     for lanes in (0, 3, 16, "4", None):
-        with pytest.raises(ValueError, match=rf"^Lane count must be 1, 2, 4 or 8, not {lanes!r}$"):
-            unit(lanes=lanes, width=4)
+        refuses(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}", unit, lanes=lanes, width=4)
 
 
 @cases
@@ -151,8 +145,8 @@ def test_ports(lanes, width):
 def _trace_pack(lanes, width, size, beats, willing, ready):
     """Handshakes of an assembler and a packer: ready of the input, and the beat on offer in each cycle."""
     words = model.word_count(lanes, width)
-    feed, packer = Source(sum(beats), willing), model.Packer(words, ready)
-    eights, sizes, held = model.Eights(packer), model.chunks(size, 4 * words), width > 4 * words
+    feed, packer = Source(sum(beats), willing), plane_cycles.Packer(words, ready)
+    eights, sizes, held = plane_cycles.Eights(packer), plane_cycles.chunks(size, 4 * words), width > 4 * words
     cycle = taken = 0
     for count in beats:
         for beat in range(count):
@@ -165,39 +159,11 @@ def _trace_pack(lanes, width, size, beats, willing, ready):
     return feed, packer.output.offered
 
 
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-@cases
-def test_pack_lockstep(lanes, width, source, sink):
-    count, seed = 1_500, STALLS.index(source) + 4 * STALLS.index(sink)
-    generator = np.random.default_rng(seed)
-    size = int(generator.choice(_sizes(width)))
-    vectors = _codes(generator, size, 2 * count * lanes)
-    willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
-    unit = _unit(_Pack, lanes=lanes, width=width)
-    unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(_rows(vectors, lanes, width), willing)}, sinks={"o": ready},
-                          inputs={"size": size})
-    feed, offered = _trace_pack(lanes, width, size, [len(vector) // lanes for vector in vectors], willing, ready)
-    for name, expected in (("i__valid", feed.valid), ("i__ready", feed.ready), ("o__valid", offered >= 0)):
-        np.testing.assert_array_equal(trace[name], expected, f"{name}, {size=}, {seed=}")
-    words = model.word_count(lanes, width)
-    rows = packets.beats([model.pack(vector, size) for vector in vectors], words)
-    got, want = (unpack(beat_layout(words), given) for given in (trace["o__payload"][offered >= 0],
-                                                                 rows[offered[offered >= 0]]))
-    keep = want["keep"][:, np.newaxis] >> np.arange(words) & 1
-    for field in ("keep", "last"):
-        np.testing.assert_array_equal(got[field], want[field], f"{field}, {size=}, {seed=}")
-    np.testing.assert_array_equal(got["elements"].reshape(-1, words) * keep,
-                                  want["elements"].reshape(-1, words) * keep, f"elements, {size=}, {seed=}")
-    assert offered.max() > 5
-
-
 def _trace_unpack(lanes, width, size, streams, willing, ready):
     """Handshakes of an unpacker and a splitter: ready of the input, and the beat on offer in each cycle."""
     words = model.word_count(lanes, width)
-    unpacker = model.Unpacker(words, sum(-(-len(stream_) // words) for stream_ in streams), willing)
-    sizes, sink = model.chunks(size, 4 * words), first_from(ready)
+    unpacker = plane_cycles.Unpacker(words, sum(-(-len(stream_) // words) for stream_ in streams), willing)
+    sizes, sink = plane_cycles.chunks(size, 4 * words), first_from(ready)
     end = len(sink) - 1
     offered = np.full(end, -1)
     free = departed = beats = 0
@@ -217,28 +183,37 @@ def _trace_unpack(lanes, width, size, streams, willing, ready):
     return unpacker.feed, offered
 
 
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-@cases
-def test_unpack_lockstep(lanes, width, source, sink):
-    count, seed = 1_500, STALLS.index(source) + 4 * STALLS.index(sink)
-    generator = np.random.default_rng(seed)
+def _drive(generator, kind, lanes, width, total=3_000):
     size = int(generator.choice(_sizes(width)))
-    vectors = _codes(generator, size, 2 * count * lanes)
+    vectors = _codes(generator, size, total * lanes)
     streams = [model.pack(vector, size) for vector in vectors]
-    willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
-    unit = _unit(_Unpack, lanes=lanes, width=width)
-    unit.reset()
-    trace = unit.lockstep(
-        sources={"i": Feed(packets.beats(streams, model.word_count(lanes, width)), willing)}, sinks={"o": ready},
-        inputs={"size": size})
-    feed, offered = _trace_unpack(lanes, width, size, streams, willing, ready)
-    for name, expected in (("i__valid", feed.valid), ("i__ready", feed.ready), ("o__valid", offered >= 0)):
-        np.testing.assert_array_equal(trace[name], expected, f"{name}, {size=}, {seed=}")
-    rows = _rows(vectors, lanes, width)
-    np.testing.assert_array_equal(trace["o__payload"][offered >= 0], rows[offered[offered >= 0]], f"{size=}, {seed=}")
-    assert not trace["error"].any(), f"{size=}, {seed=}"
-    assert offered.max() > 5
+    rows = _rows(vectors, lanes, width) if kind is _Pack else packets.beats(streams, model.word_count(lanes, width))
+    return Drive({"i": rows}, (lanes, width, size, vectors, streams), {"size": size})
+
+
+def _model(unit, drawn, willing, ready):
+    lanes, width, size, vectors, streams = drawn
+    words, cycles = model.word_count(lanes, width), len(ready["o"])
+    if isinstance(unit, _Pack):
+        beats = [len(vector) // lanes for vector in vectors]
+        feed, offered = _trace_pack(lanes, width, size, beats, willing["i"], ready["o"])
+        rows, more = packets.beats(streams, words), {}
+        rows = rows, packets.kept(rows, words)
+    else:
+        feed, offered = _trace_unpack(lanes, width, size, streams, willing["i"], ready["o"])
+        rows, more = _rows(vectors, lanes, width), {"error": np.zeros(cycles, bool)}
+    return Want({"i__valid": feed.valid, "i__ready": feed.ready, **more}, {"o": rows}, {"o": offered})
+
+
+def _make(kind, lanes, width):
+    return kind(lanes=lanes, width=width)
+
+
+BENCH = UnitBench(_make, _model, _drive, name=lambda kind, *_: f"Planes{kind.__name__.strip('_')}")
+KINDS = [(kind, *case) for kind in (_Pack, _Unpack) for case in CASES]
+test_lockstep = BENCH.lockstep(KINDS, count=1_500, least=5)
+test_reset_in_a_packet = BENCH.resets(KINDS, (3, 10, 25, 41), count=150, drive=functools.partial(_drive, total=200))
+test_offers_stand_for_all_time = offers(lambda: BytePacker(words=1), depth=2)
 
 
 # --- bytes, taken as they come
@@ -253,7 +228,7 @@ def test_bytes(words, source):
     given = [generator.integers(0, 1 << 32, int(generator.integers(1, 12)), dtype=np.uint32) for _ in range(count)]
     want, align = generator.integers(1, 4 * words + 1, count), generator.random(count) < 0.1
     allow = generator.random(count) < 0.8
-    unit = _unit(_Bytes, words=words)
+    unit = Unit(_Bytes(words=words), name="PlanesBytes")
     unit.reset()
     trace = unit.lockstep(
         sources={"i": Feed(packets.beats(given, words), stall_array(source, count, seed=seed))}, sinks={},
@@ -287,7 +262,7 @@ def test_cut_packets(lanes, width):
     words, size = model.word_count(lanes, width), width
     vector = np.random.default_rng(1).integers(0, 1 << width, 2 * GROUP, dtype=np.uint32)
     whole = model.pack(vector, size)
-    unit = _unit(_Unpack, lanes=lanes, width=width)
+    unit = BENCH.unit(_Unpack, lanes, width)
     for length in range(1, len(whole)):
         unit.reset()
         trace = unit.lockstep(sources={"i": Feed(packets.beats([whole[:length], whole], words))}, sinks={"o": True},
@@ -302,32 +277,3 @@ def test_cut_packets(lanes, width):
         assert codes[cut:].tolist() == vector.tolist(), f"{length=}"
         assert trace["error"].sum() == (length % size != 0), f"{length=}"
         assert trace["ended"].sum() == 2, f"{length=}"
-
-
-@cases
-def test_reset_in_a_packet(lanes, width):
-    """A reset forgets all contents."""
-    vectors = _codes(np.random.default_rng(1), width, 300)
-    streams = [model.pack(vector, width) for vector in vectors]
-    words = model.word_count(lanes, width)
-    for given in (3, 10, 25, 41):
-        for kind, rows in ((_Pack, _rows(vectors, lanes, width)), (_Unpack, packets.beats(streams, words))):
-            unit = _unit(kind, lanes=lanes, width=width)
-            unit.reset()
-            unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=given, inputs={"size": width})
-            unit.reset()
-            trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=2_000, inputs={"size": width})
-            if kind is _Pack:
-                got, rest, _ = packets.taken(trace, words)
-                assert [part.tolist() for part in got] == [part.tolist() for part in streams], f"{given=}"
-                assert len(rest) == 0, f"{given=}"
-            else:
-                np.testing.assert_array_equal(trace["o__payload"][trace["o__valid"] == 1],
-                                              _rows(vectors, lanes, width), f"{given=}")
-
-
-# --- handshakes, proven
-
-
-def test_offers_stand_for_all_time():
-    formal.prove(formal.Offers(BytePacker(words=1)), depth=2)

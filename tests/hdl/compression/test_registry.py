@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from amaranth.hdl import Module, Signal
-from amaranth.sim import Simulator
 
 from hdl.compression import registry as gateware
 from hdl.compression.codec import CODE_BITS, Codebook, FixedCodec
 from hdl.compression.length import LENGTH_BITS, WORD, count_words
 from sim.golden import codecs as model
 from tests import mx5
+from tests.hdl import pysim
 
 NAMES = tuple(gateware.CODECS)
 #: Codecs whose packets have as many words as their length makes.
@@ -114,8 +114,6 @@ def test_words(name):
             ctx.set(given, count)
             result.append(ctx.get(found))
 
-    simulator = Simulator(m)
-    simulator.add_testbench(process)
-    simulator.run()
+    pysim.simulate(m, process, clock=False)
     assert result == [codec.most_words(count) for count in range(1 << LENGTH_BITS)]
     assert codec.block_bits <= WORD * codec.block, "the counter of a depacketizer would be too narrow"

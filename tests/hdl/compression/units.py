@@ -26,8 +26,6 @@ from tests.hdl.compression.packets import beats as rows
 from tests.hdl.compression.packets import words
 from tests.traces import taken
 
-__all__ = ["CODED_SUMS", "add", "decode", "elements", "encode", "ready"]
-
 #: Encoder and decoder, which take ``lanes``, and adder of each codec with ``sums_coded``.
 CODED_SUMS = {"zero_value": (Encoder, Decoder, Adder)}
 

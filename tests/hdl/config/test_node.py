@@ -1,30 +1,18 @@
 """Configurations of nodes: hdl/config/node.py."""
 
-import re
 
 import pytest
 
-from hdl.config import (
-    Compute,
-    ComputeStub,
-    Grid,
-    Int16Config,
-    Int16Memories,
-    Memories,
-    NodeConfig,
-    Peer,
-    Programs,
-    Replay,
-    RootReduce,
-    Server,
-    ServerConfig,
-    ServerMemories,
-    SingleRing,
-    Slots,
-    Weights,
-    Worker,
-    max_nodes_for,
-)
+from hdl.config import Memories, NodeConfig, Peer, RootReduce, SingleRing, Weights, max_nodes_for
+from hdl.features.compute.feature import Compute
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.int16.feature import Int16Config, Int16Memories
+from hdl.features.programs.feature import Programs
+from hdl.features.replay.feature import Replay
+from hdl.features.slots.feature import Slots
+from hdl.features.streaming.feature import Server, ServerConfig, ServerMemories, Worker
+from tests.refusals import refuses
 
 
 def test_segments_of_a_block():
@@ -110,8 +98,7 @@ def test_kinds_of_nodes():
     (ServerConfig(), "2", "Ring must have between 1 and 16 nodes, not '2'"),
 ])
 def test_rings(config, nodes, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        config.check_ring(nodes)
+    refuses(message, config.check_ring, nodes)
     config.check_ring(1)
 
 

@@ -4,11 +4,9 @@ import random
 
 from amaranth.hdl import Shape
 
-from hdl.config import Memories, NodeConfig, Quantization, SingleRing
+from hdl.config import Memories, NodeConfig, SingleRing
 from hdl.control.protocol import EventStatus, Operation, command_layout
 from hdl.optimizer.rules import Rule
-
-__all__ = ["CONFIG", "random_command", "verdict"]
 
 CONFIG = NodeConfig(topology=SingleRing(max_nodes=12), memories=Memories(gradient=320, weight=256, state=96))
 
@@ -26,7 +24,7 @@ def verdict(command, config, rule, packed, place=None):
     operation, length, size = command["operation"], command["length"], command["size"]
     lacking = [operation for operation, there in (
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.sparsify),
-        (Operation.INFER, config.has(Quantization)), (Operation.COMPUTE, config.stub),
+        (Operation.INFER, config.has("quantization")), (Operation.COMPUTE, config.stub),
         (Operation.LATCH, config.queues > 1), (Operation.LAYERS, config.compute),
         (Operation.SWITCH, config.topology.ports > 1), (Operation.FOLD, config.has_quorum),
         (Operation.MOVE_OUT, config.compute and config.compute.far), (Operation.PUSH, config.role.streams),

@@ -5,8 +5,8 @@ import random
 import cocotb
 from cocotb.triggers import FallingEdge, RisingEdge
 
-from hdl.config import Memories, NodeConfig, Programs
-from hdl.control.program_memory import program_status_layout, program_word_layout
+from hdl.config import Memories, NodeConfig
+from hdl.control.program_layouts import program_status_layout, program_word_layout
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
     EVENT_WORDS,
@@ -18,13 +18,12 @@ from hdl.control.protocol import (
     descriptor_layout,
 )
 from hdl.control.registers import REGISTERS
+from hdl.features.programs.feature import Programs
 from hdl.memory_map import TRACE_WORDS
 from hdl.streams.stream import word_layout
 from sim import streams
 from sim.payload import from_int, to_int
 from sim.streams import Monitor, Sink, Source, stalls
-
-__all__ = ["CAPACITIES", "CONFIG", "EVENTS", "PROGRAMS", "TRACE", "Model", "Node"]
 
 CONFIG = NodeConfig(lanes=2, memories=Memories(gradient=320, weight=64, state=32, planes=2))
 PROGRAMS = CONFIG.replace(programs=Programs(depth=6))

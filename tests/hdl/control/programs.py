@@ -7,8 +7,6 @@ from hdl.engines import operations
 from sim.payload import to_int
 from tests.hdl.control.commands import CONFIG, random_command
 
-__all__ = ["LOCAL", "OPERATIONS", "Issued", "issued", "load_words", "random_program"]
-
 #: Operations of the computing queue; QUIESCE may be in any, and all others are of the communicating one.
 LOCAL = (Operation.MASK, Operation.SPARSIFY)
 OPERATIONS = tuple(

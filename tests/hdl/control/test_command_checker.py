@@ -9,10 +9,15 @@ from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In
 
-from hdl.config import Compute, ComputeStub, Grid, Peer, Quantization, RootReduce, Weights, Worker
+from hdl.config import Peer, RootReduce, Weights
 from hdl.control.command_checker import CommandChecker, verdict_layout
 from hdl.control.protocol import EventStatus, Operation, command_layout
 from hdl.engines import operations
+from hdl.features.compute.feature import Compute
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.quantization.feature import Quantization
+from hdl.features.streaming.feature import Worker
 from hdl.optimizer.rules import Rule
 from hdl.streams.stream import connect_stream
 from sim import formal, regression

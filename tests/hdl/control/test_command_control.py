@@ -15,9 +15,9 @@ from amaranth.lib.wiring import In
 from hdl.control.command_control import CommandControl, Rejection
 from hdl.control.protocol import command_layout
 from sim import formal, regression
-from sim.golden import command_control as golden
 from sim.payload import to_int
 from sim.streams import start
+from tests.hdl.control import command_control_model as golden
 from tests.hdl.control.units import lockstep, simulate
 
 

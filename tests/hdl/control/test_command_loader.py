@@ -7,18 +7,21 @@ import cocotb
 import pytest
 from cocotb.triggers import FallingEdge
 
-from hdl.config import Peer, Programs, Replay, RootReduce
+from hdl.config import Peer, RootReduce
 from hdl.control.command_checker import CommandChecker
 from hdl.control.command_loader import WORDS, CommandLoader, words_loaded
 from hdl.control.protocol import EventStatus, Operation, command_layout
 from hdl.control.sequencer import pass_layout
 from hdl.engines import operations
+from hdl.features.programs.feature import Programs
+from hdl.features.replay.feature import Replay
 from hdl.optimizer.rules import Rule
 from sim import regression
 from sim.payload import to_int
 from sim.streams import cycles, start
 from tests.hdl.control.commands import CONFIG, random_command, verdict
 from tests.hdl.control.programs import LOCAL
+from tests.refusals import refused_values
 
 QUEUES = 2
 CONFIG_2 = CONFIG.replace(link=Replay(), programs=Programs())
@@ -131,7 +134,5 @@ def test_loader(one_owner):
         "words": words_loaded(config)})
 
 
-@pytest.mark.parametrize("queues", [0, 4, "2"])
-def test_queues_are_checked(queues):
-    with pytest.raises(ValueError, match=f"^Queue count must be between 1 and 3, not {queues!r}$"):
-        CommandLoader(config=CONFIG, operations=operations(CONFIG), queues=queues)
+test_queues_are_checked = refused_values(CommandLoader, {"config": CONFIG, "operations": operations(CONFIG)},
+                                         "queues", [0, 4, "2"], "Queue count must be between 1 and 3")

@@ -7,7 +7,6 @@ import cocotb
 import pytest
 from cocotb.triggers import FallingEdge
 
-from hdl.control.command_checker import checked_layout
 from hdl.control.command_queue import CommandQueue
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
@@ -17,6 +16,7 @@ from hdl.control.protocol import (
     descriptor_layout,
     event_layout,
 )
+from hdl.control.registers import checked_layout
 from hdl.engines import operations
 from hdl.optimizer.rules import Rule
 from sim import regression

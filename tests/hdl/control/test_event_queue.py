@@ -12,6 +12,7 @@ from hdl.control.protocol import EVENT_WORDS, EventStatus, event_layout
 from sim import regression
 from sim.payload import from_int, to_int
 from sim.streams import Monitor, Sink, Source, stalls, start
+from tests.refusals import refused_values
 
 QUEUES = 2
 DEPTH = 3
@@ -74,7 +75,5 @@ def test_event_queue(source, sink, count, seed):
         "source": source, "sink": sink, "count": count, "seed": seed})
 
 
-@pytest.mark.parametrize("depth", [0, 256, "8"])
-def test_depth_is_checked(depth):
-    with pytest.raises(ValueError, match=f"^Queue depth must be between 1 and 255, not {depth!r}$"):
-        EventQueue(queues=2, depth=depth)
+test_depth_is_checked = refused_values(EventQueue, {"queues": 2}, "depth", [0, 256, "8"],
+                                       "Queue depth must be between 1 and 255")

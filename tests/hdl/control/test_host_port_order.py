@@ -6,14 +6,16 @@ from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, ResetSignal, S
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In
 
-from hdl.config import Memories, NodeConfig, Programs, Tenants
+from hdl.config import Memories, NodeConfig
 from hdl.control import host_port
 from hdl.control.host_port import HostPort
-from hdl.control.program_memory import program_status_layout
+from hdl.control.program_layouts import program_status_layout
 from hdl.control.protocol import Opcode, Status
 from hdl.control.registers import PRIVILEGED, REGISTERS, register
 from hdl.control.requester import capacities
-from hdl.control.windows import MOST_TENANTS, found_layout
+from hdl.control.tenancy import MOST_TENANTS, found_layout
+from hdl.features.programs.feature import Programs
+from hdl.features.tenants.feature import Tenants
 from hdl.group import GROUP
 from hdl.streams.stream import word_layout
 from sim import formal

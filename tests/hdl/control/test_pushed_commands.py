@@ -16,6 +16,7 @@ from sim.streams import Source, cycles, stalls, start
 from tests.hdl.control.commands import random_command
 from tests.hdl.control.programs import OPERATIONS
 from tests.hdl.control.units import PUSHED_DEPTH, QUEUES, simulate
+from tests.refusals import refused_values
 
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
@@ -88,7 +89,5 @@ def test_queues_of_operations(queues, expected):
     assert tuple(queue_of(operation, queues) for operation in described) == expected
 
 
-@pytest.mark.parametrize("depth", [0, 256, "8"])
-def test_depth_is_checked(depth):
-    with pytest.raises(ValueError, match=f"^Queue depth must be between 1 and 255, not {depth!r}$"):
-        PushedCommands(operations=OPERATIONS, queues=2, depth=depth)
+test_depth_is_checked = refused_values(PushedCommands, {"operations": OPERATIONS, "queues": 2}, "depth",
+                                       [0, 256, "8"], "Queue depth must be between 1 and 255")

@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 from cocotb.triggers import RisingEdge
 
-from hdl.config import ComputeStub, Memories, NodeConfig, Programs, Replay, SettableVersion, Tenants, Throttles
+from hdl.config import Memories, NodeConfig
 from hdl.control.register_file import RegisterFile, queue_status_layout, version_layout
 from hdl.control.registers import IDENTIFIER, REGISTERS, TENANT_REGISTERS, Access, Kind, register
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.programs.feature import Programs
+from hdl.features.replay.feature import Replay
+from hdl.features.settable_version.feature import SettableVersion
+from hdl.features.tenants.feature import Tenants
+from hdl.features.throttles.feature import Throttles
 from sim import regression
 from sim.payload import to_int
 from sim.streams import cycles, start
@@ -81,7 +87,7 @@ class Model:
         self.increments = {entry.name: 0 for entry in COUNTERS}
         self.clear = False
         self.set_flags = 0
-        self.restorable = CONFIGS[queues].has(SettableVersion)
+        self.restorable = CONFIGS[queues].has("settable_version")
         self.set_version = {"valid": 0, "value": 0}
         self.history = []  # values that the host would read, cycle by cycle
 

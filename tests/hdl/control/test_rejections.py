@@ -4,7 +4,6 @@
 import random
 
 import cocotb
-import pytest
 from amaranth.lib import data
 
 from hdl.control.command_checker import verdict_layout
@@ -15,6 +14,7 @@ from sim import regression
 from sim.payload import to_int
 from sim.streams import start
 from tests.hdl.control.units import QUEUES, lockstep, simulate
+from tests.refusals import refused_values
 
 
 def event_of(inputs):
@@ -90,7 +90,4 @@ def test_rejections():
     simulate(__name__, "reports_all", seed=1)
 
 
-@pytest.mark.parametrize("queues", [0, 4, "2"])
-def test_queues_are_checked(queues):
-    with pytest.raises(ValueError, match=f"^Queue count must be between 1 and 3, not {queues!r}$"):
-        Rejections(queues=queues)
+test_queues_are_checked = refused_values(Rejections, {}, "queues", [0, 4, "2"], "Queue count must be between 1 and 3")

@@ -14,6 +14,7 @@ from sim.payload import to_int
 from sim.streams import start
 from tests.hdl.control.passes import Passes
 from tests.hdl.control.units import lockstep, simulate
+from tests.refusals import refused_values
 
 NODES = 16
 
@@ -137,7 +138,5 @@ def test_remote_after(queues, cycles, seed):
     simulate(__name__, "compares", queues=queues, cycles=cycles, seed=seed)
 
 
-@pytest.mark.parametrize("queues", [1, 4, "2"])
-def test_queues_are_checked(queues):
-    with pytest.raises(ValueError, match=f"^Queue count must be between 2 and 3, not {queues!r}$"):
-        RemoteAfter(queues=queues)
+test_queues_are_checked = refused_values(RemoteAfter, {}, "queues", [1, 4, "2"],
+                                         "Queue count must be between 2 and 3")

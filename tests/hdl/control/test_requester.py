@@ -7,15 +7,18 @@ import numpy as np
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
-from amaranth.sim import Simulator
 
-from hdl.config import Memories, NodeConfig, Programs, ServerConfig, ServerMemories, Tenants
+from hdl.config import Memories, NodeConfig
 from hdl.control.protocol import EVENT_WORDS, Opcode, Status
 from hdl.control.registers import PRIVILEGED, REGISTERS, TENANT_REGISTERS, register
 from hdl.control.requester import PATIENCE, Requester, capacities
+from hdl.features.programs.feature import Programs
+from hdl.features.streaming.feature import ServerConfig, ServerMemories
+from hdl.features.tenants.feature import Tenants
 from hdl.group import GROUP
 from sim import formal
 from sim.verilated.vectors import Unit
+from tests.hdl import pysim
 
 CONFIG = NodeConfig(
     memories=Memories(gradient=160, weight=64, state=32, planes=1), programs=Programs(), features=(Tenants(),))
@@ -90,10 +93,7 @@ def test_a_server_is_the_model_owners():
                 await ctx.delay(1e-9)
                 found[who, opcode, running] = ctx.get(dut.foreign)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(ask)
-    simulator.run()
+    pysim.simulate(dut, ask)
     assert found == {(who, opcode, running): who != 0 and opcode != Opcode.PING for who, opcode, running in found}
     assert len(found) == 4 * 12 * 4
 

@@ -9,13 +9,14 @@ from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
 
-from hdl.control.program_memory import DEPTH_MAX
+from hdl.control.program_layouts import DEPTH_MAX
 from hdl.control.scoreboard import AFTER_MAX, LEAD_MAX, Scoreboard, after_layout, others
 from sim import formal, regression
 from sim.payload import to_int
 from sim.streams import start
 from tests.hdl.control.passes import Passes
 from tests.hdl.control.units import lockstep, simulate
+from tests.refusals import refused_values
 
 
 class Model(Passes):
@@ -204,7 +205,4 @@ def test_counts_are_never_too_far_apart():
                         assert (difference % (1 << 16) < 1 << 15) == (difference >= 0)
 
 
-@pytest.mark.parametrize("queues", [1, 4, "2"])
-def test_queues_are_checked(queues):
-    with pytest.raises(ValueError, match=f"^Queue count must be between 2 and 3, not {queues!r}$"):
-        Scoreboard(queues=queues)
+test_queues_are_checked = refused_values(Scoreboard, {}, "queues", [1, 4, "2"], "Queue count must be between 2 and 3")

@@ -4,13 +4,13 @@
 import random
 
 import cocotb
-import pytest
 
 from hdl.control.sequencer import Sequencer, pass_layout, run_layout
 from sim import regression
 from sim.payload import to_int
 from sim.streams import start
 from tests.hdl.control.units import PROGRAM_DEPTH, lockstep, simulate
+from tests.refusals import refused_values
 
 
 class Model:
@@ -84,7 +84,5 @@ def test_sequencer():
     simulate(__name__, "goes_through_programs", seed=5)
 
 
-@pytest.mark.parametrize("depth", [0, 1025, "8"])
-def test_depth_is_checked(depth):
-    with pytest.raises(ValueError, match=f"^Program depth must be between 1 and 1024, not {depth!r}$"):
-        Sequencer(depth=depth)
+test_depth_is_checked = refused_values(Sequencer, {}, "depth", [0, 1025, "8"],
+                                       "Program depth must be between 1 and 1024")

@@ -5,13 +5,14 @@ import random
 
 import cocotb
 import pytest
-from amaranth.sim import Simulator
 
 from hdl.control.trace import TRACE_WORDS, Trace, trace_record_layout
 from sim import regression
 from sim.payload import from_int
 from sim.streams import cycles, start
+from tests.hdl import pysim
 from tests.hdl.control.units import simulate
+from tests.refusals import refuses
 
 RECORDS = TRACE_WORDS // 2
 
@@ -111,10 +112,7 @@ def test_late_times(begin):
             await ctx.tick()
             assert ctx.get(trace.read.elements)[1] == time
 
-    simulator = Simulator(trace)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    pysim.simulate(trace, bench)
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -123,5 +121,4 @@ def test_late_times(begin):
     ({"queues": 2, "lanes": 3}, "Lane count must be 1, 2, 4 or 8, not 3"),
 ])
 def test_options_are_checked(options, message):
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        Trace(**options)
+    refuses(message, Trace, **options)

@@ -6,19 +6,17 @@ from amaranth.lib.wiring import Out
 from cocotb.triggers import FallingEdge
 
 from hdl.control.command_control import CommandControl
-from hdl.control.program_memory import ProgramMemory
 from hdl.control.pushed_commands import PushedCommands
-from hdl.control.region_versions import RegionVersions
 from hdl.control.rejections import Rejections
 from hdl.control.remote_after import RemoteAfter
 from hdl.control.scoreboard import Scoreboard
 from hdl.control.sequencer import Sequencer
 from hdl.control.trace import Trace
+from hdl.features.programs.program_memory import ProgramMemory
+from hdl.features.programs.region_versions import RegionVersions
 from sim import regression
 from sim.streams import cycles
 from tests.hdl.control.programs import OPERATIONS
-
-__all__ = ["PROGRAM_DEPTH", "PUSHED_DEPTH", "QUEUES", "Units", "lockstep", "simulate"]
 
 QUEUES = 2
 PROGRAM_DEPTH = 5

@@ -1,12 +1,19 @@
+# amaranth: UnusedElaboratable=no
 """Checks of a unit without handshakes: one result per cycle, at its latency, with or without a reset."""
 
-import cocotb
-import numpy as np
+import functools
 
+import cocotb
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hdl.floating.format import BF16, FP16, FP32, FloatFormat
 from sim import regression
 from sim.streams import cycles, start
 from sim.verilated.native import Arithmetic
 from sim.verilated.vectors import Unit
+from tests.hdl.floating import operands
 
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
@@ -53,6 +60,166 @@ def in_turns(component, inputs, *, arithmetic=Arithmetic.GATEWARE):
     return Unit(component, arithmetic=arithmetic).run(rows)["o"][latency:][:count * interval:interval]
 
 
-def simulate(unit, latency, a, b):
-    """Results of a unit with two operands, from the first one on."""
-    return unit.run({"a": a, "b": b}, drain=latency)["o"][latency:]
+class Operation:
+    """A unit with operands and one result, its golden functions, and the tests of it.
+
+    Parameters
+    ----------
+    make : callable
+        Unit of options, ``format`` among them.
+    golden, exact, function : callable
+        Result in binary32, result in any format, and numpy's own for numbers of any type.
+    ports : str
+        Names of the operands: one or two.
+    """
+
+    def __init__(self, make, golden, exact, function, ports="ab"):
+        self._make, self._golden, self._exact, self._function, self._ports = make, golden, exact, function, ports
+
+    def drawn(self, pair):
+        """Operands from a pair of arrays, which one operand has one after the other."""
+        return pair if len(self._ports) == 2 else (np.concatenate(pair),)
+
+    def every(self, values):
+        """All operands of these values."""
+        return operands.pairs(values) if len(self._ports) == 2 else (values,)
+
+    def check(self, inputs, want, **options):
+        """Demand these results of the unit, one in every cycle."""
+        unit = self._make(**options)
+        got = Unit(unit).run(dict(zip(self._ports, inputs, strict=True)), drain=unit.latency)["o"][unit.latency:]
+        assert operands.differences(inputs[0], inputs[-1], got, want) == []
+
+    def _of_format(self, inputs, bits, **options):
+        want = self._exact(*inputs, exponent_bits=bits[0], fraction_bits=bits[1])
+        self.check(inputs, want, format=FloatFormat(exponent_bits=bits[0], fraction_bits=bits[1]), **options)
+
+    def _of_type(self, inputs, dtype, format):
+        """Results of an independent implementation."""
+        unsigned = f"uint{format.width}"
+        with np.errstate(all="ignore"):
+            result = self._function(*(bits.astype(unsigned).view(dtype) for bits in inputs))
+            return np.where(np.isnan(result), format.canonical_nan, result.view(unsigned))
+
+    def formats(self):
+        """Test that what is no format is refused."""
+        @pytest.mark.parametrize("format", [None, 32, (8, 23)])
+        def test(format):
+            with pytest.raises(TypeError, match=r"^Format must be a FloatFormat, not "):
+                self._make(format=format)
+
+        return test
+
+    def latencies(self, cases):
+        """Test of the latency of each format."""
+        @pytest.mark.parametrize(("format", "latency"), cases)
+        def test(format, latency):
+            unit = self._make(format=format)
+            assert (unit.latency, unit.format) == (latency, format)
+
+        return test
+
+    def sets(self, *draws, options=({},)):
+        """Test of binary32 operands, which each of these functions gives."""
+        @pytest.mark.parametrize("draw", draws)
+        @pytest.mark.parametrize("chosen", options)
+        def test(draw, chosen):
+            inputs = draw()
+            self.check(inputs, self._golden(*inputs), **chosen)
+
+        return test
+
+    def random(self, *draws, options=({},), seeds=(1,)):
+        """Test of binary32 operands that are drawn, and of the corners."""
+        return self.sets(lambda: self.every(operands.corners(FP32)), *(
+            functools.partial(lambda draw, seed: self.drawn(draw(FP32, np.random.default_rng(seed))), draw, seed)
+            for draw in draws for seed in seeds), options=options)
+
+    def exhaustive(self, formats):
+        """Test of all operands of narrow formats."""
+        @pytest.mark.parametrize("bits", formats)
+        def test(bits):
+            self._of_format(self.every(np.arange(2 << sum(bits), dtype=np.uint32)), bits)
+
+        return test
+
+    def halves(self, *draws):
+        """Test of formats of 16 bits against numpy's results: of operands that are drawn, or of all."""
+        @pytest.mark.parametrize(("format", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16)])
+        @pytest.mark.parametrize("draw", draws or [None])
+        def test(format, dtype, draw):
+            inputs = draw(format, np.random.default_rng(1), 1 << 18) if draw else self.every(
+                np.arange(1 << 16, dtype=np.uint32))
+            self.check(inputs, self._of_type(inputs, dtype, format), format=format)
+
+        return test
+
+    def others(self, formats, *draws):
+        """Test of other formats with operands that are drawn."""
+        @pytest.mark.parametrize("bits", formats)
+        def test(bits):
+            format = FloatFormat(exponent_bits=bits[0], fraction_bits=bits[1])
+            for draw in draws:
+                self._of_format(self.drawn(draw(format, np.random.default_rng(1), 1 << 14)), bits)
+
+        return test
+
+    def by_hand(self, cases):
+        """Test of the golden functions and of the unit with these operands and results."""
+        def test():
+            *inputs, want = np.array(cases, np.uint32).T
+            self.check(inputs, want)
+            for found in (self._golden(*inputs), self._exact(*inputs, exponent_bits=8, fraction_bits=23)):
+                assert operands.differences(inputs[0], inputs[-1], found, want) == []
+
+        return test
+
+    def golden(self, *draws):
+        """Test of the two golden functions against each other, and of the exact one against numpy's results."""
+        def test():
+            for draw in draws:
+                inputs = draw()
+                found = self._exact(*inputs, exponent_bits=8, fraction_bits=23)
+                assert operands.differences(inputs[0], inputs[-1], found, self._golden(*inputs)) == []
+            for exponent_bits, fraction_bits, dtype in ((4, 3, ml_dtypes.float8_e4m3), (5, 2, ml_dtypes.float8_e5m2),
+                                                        (3, 4, ml_dtypes.float8_e3m4)):
+                format = FloatFormat(exponent_bits=exponent_bits, fraction_bits=fraction_bits)
+                inputs = self.every(np.arange(256, dtype=np.uint32))
+                found = self._exact(*inputs, exponent_bits=exponent_bits, fraction_bits=fraction_bits)
+                assert operands.differences(inputs[0], inputs[-1], found, self._of_type(inputs, dtype, format)) == []
+
+        return test
+
+    def in_turns(self, latencies, draw):
+        """Test that a folded unit computes the same bits, for each interval and its latency."""
+        @pytest.mark.parametrize(("interval", "latency"), latencies.items())
+        def test(interval, latency):
+            unit, inputs = self._make(interval=interval), draw(np.random.default_rng(interval))
+            assert (unit.latency, unit.interval) == (latency, interval)
+            got = in_turns(unit, dict(zip(self._ports, inputs, strict=True)))
+            assert operands.differences(inputs[0], inputs[-1], got, self._golden(*inputs)) == []
+
+        return test
+
+    def exhaustive_in_turns(self, intervals, formats):
+        """Test of all operands of narrow formats, in a folded unit."""
+        @pytest.mark.parametrize("interval", intervals)
+        @pytest.mark.parametrize("bits", formats)
+        def test(interval, bits):
+            format = FloatFormat(exponent_bits=bits[0], fraction_bits=bits[1])
+            inputs = self.every(np.arange(1 << format.width, dtype=np.uint32))
+            got = in_turns(self._make(format=format, interval=interval),
+                           dict(zip(self._ports, inputs, strict=True)))
+            want = self._exact(*inputs, exponent_bits=bits[0], fraction_bits=bits[1])
+            assert operands.differences(inputs[0], inputs[-1], got, want) == []
+
+        return test
+
+    def timing(self, options=({},)):
+        """Test of latency and resets under cocotb."""
+        @pytest.mark.parametrize("chosen", options)
+        def test(chosen):
+            inputs = operands.uniform(FP32, np.random.default_rng(1), 200)[:len(self._ports)]
+            check(self._make(**chosen), dict(zip(self._ports, inputs, strict=True)), {"o": self._golden(*inputs)})
+
+        return test

@@ -13,6 +13,7 @@ from hdl.floating.format import BF16, FP16, FP32, FloatFormat
 from sim.golden import conversion
 from sim.verilated.vectors import Unit
 from tests.hdl.floating import operands, pipeline
+from tests.refusals import refuses
 
 #: Exponent and fraction bits of formats whose pairs cover every case: a wider or narrower range, whose ends lie
 #: below, among or above the subnormal numbers.
@@ -82,8 +83,7 @@ def test_format(format):
 @pytest.mark.parametrize("unit", [FloatToInteger, IntegerToFloat])
 @pytest.mark.parametrize("width", [0, 1, -8, 32.0, None])
 def test_width(unit, width):
-    with pytest.raises(ValueError, match=rf"^Integer width must be an integer of at least 2, not {width!r}$"):
-        unit(width=width)
+    refuses(f"Integer width must be an integer of at least 2, not {width!r}", unit, width=width)
 
 
 @pytest.mark.parametrize(("source", "target", "latency"), [

@@ -1,13 +1,14 @@
 # amaranth: UnusedElaboratable=no
-import ml_dtypes
+import functools
+import operator
+
 import numpy as np
-import pytest
 
 from hdl.floating.divide import FloatDivider
-from hdl.floating.format import BF16, FP16, FP32, FloatFormat
+from hdl.floating.format import BF16, FP16, FP32
 from sim.golden import floating
-from sim.verilated.vectors import Unit
 from tests.hdl.floating import operands, pipeline
+from tests.refusals import refused_values
 
 NARROW = [(4, 3), (5, 2), (2, 5), (2, 1)]
 ONE, TWO, THREE, HALF, THIRD = 0x3F800000, 0x40000000, 0x40400000, 0x3F000000, 0x3EAAAAAB
@@ -27,19 +28,6 @@ BY_HAND = [
     (0xFFFFFFFF, ONE, NAN), (INFINITY, 0x7F800001, NAN),
     (0, 0x7F800001, NAN),
 ]
-
-
-def check(format, a, b, want):
-    divider = FloatDivider(format=format)
-    got = Unit(divider).run({"a": a, "b": b}, drain=divider.latency)["o"][divider.latency:]
-    assert operands.differences(a, b, got, want) == []
-
-
-def dtype_quotients(format, dtype, a, b):
-    x, y = (bits.astype(np.uint16).view(dtype) for bits in (a, b))
-    with np.errstate(all="ignore"):
-        quotient = x / y
-        return np.where(np.isnan(quotient), format.canonical_nan, quotient.view(np.uint16))
 
 
 def near_quotients(generator, count=operands.COUNT):
@@ -85,127 +73,36 @@ def halves(generator, count=operands.COUNT):
     return ((a.astype(np.float32).view(np.uint32) + beside).astype(np.uint32), b.astype(np.float32).view(np.uint32))
 
 
-@pytest.mark.parametrize("format", [None, 32, (8, 23)])
-def test_format(format):
-    with pytest.raises(TypeError, match=r"^Format must be a FloatFormat, not "):
-        FloatDivider(format=format)
-
-
-@pytest.mark.parametrize(("format", "latency"), [(FP32, 23), (FP16, 15), (BF16, 12)])
-def test_latency(format, latency):
-    assert FloatDivider(format=format).latency == latency
-    assert FloatDivider(format=format).format == format
-
-
-@pytest.mark.parametrize(("a", "b", "want"), BY_HAND)
-def test_golden_by_hand(a, b, want):
-    assert floating.divide(a, b) == want
-    assert floating.divide_exact(a, b, exponent_bits=8, fraction_bits=23) == want
-
-
-@pytest.mark.parametrize("draw", [near_quotients, near_halves, halves])
-def test_golden(draw):
-    a, b = draw(np.random.default_rng(1), 1 << 12)
-    got = floating.divide_exact(a, b, exponent_bits=8, fraction_bits=23)
-    assert operands.differences(a, b, got, floating.divide(a, b)) == []
-
-
-@pytest.mark.parametrize(("exponent_bits", "fraction_bits", "dtype"), [
-    (4, 3, ml_dtypes.float8_e4m3), (5, 2, ml_dtypes.float8_e5m2), (3, 4, ml_dtypes.float8_e3m4)])
-def test_golden_narrow(exponent_bits, fraction_bits, dtype):
-    format = FloatFormat(exponent_bits=exponent_bits, fraction_bits=fraction_bits)
-    a, b = operands.pairs(np.arange(256, dtype=np.uint32))
-    got = floating.divide_exact(a, b, exponent_bits=exponent_bits, fraction_bits=fraction_bits)
-    with np.errstate(all="ignore"):
-        quotient = a.astype(np.uint8).view(dtype) / b.astype(np.uint8).view(dtype)
-        want = np.where(np.isnan(quotient), format.canonical_nan, quotient.view(np.uint8))
-    assert operands.differences(a, b, got, want) == []
-
-
-def test_by_hand():
-    a, b, want = np.array(BY_HAND, np.uint32).T
-    check(FP32, a, b, want)
-
-
-def test_corners():
-    a, b = operands.pairs(operands.corners(FP32))
-    check(FP32, a, b, floating.divide(a, b))
-
-
-@pytest.mark.parametrize("draw", [operands.uniform, operands.near_exponents, operands.near_borders])
-def test_random(draw):
-    a, b = draw(FP32, np.random.default_rng(1))
-    check(FP32, a, b, floating.divide(a, b))
-
-
-@pytest.mark.parametrize("draw", [near_quotients, near_halves, halves])
-def test_borders(draw):
-    a, b = draw(np.random.default_rng(2))
-    check(FP32, a, b, floating.divide(a, b))
-
-
-def test_divided_by_itself():
-    """A number divided by itself is 1, and a neighbouring dividend gives a quotient next to 1."""
+def itself():
+    """Numbers divided by themselves, and neighbouring dividends: 1, and quotients next to 1."""
     b = np.random.default_rng(1).integers(1, FP32.infinity - 1, operands.COUNT, dtype=np.uint32)
-    for step in (-1, 0, 1):
-        a = (b.astype(np.int64) + step).astype(np.uint32)
-        check(FP32, a, b, floating.divide(a, b))
+    return np.concatenate([b - np.uint32(1), b, b + np.uint32(1)]), np.tile(b, 3)
 
 
-@pytest.mark.parametrize(("exponent_bits", "fraction_bits"), NARROW)
-def test_exhaustive(exponent_bits, fraction_bits):
-    format = FloatFormat(exponent_bits=exponent_bits, fraction_bits=fraction_bits)
-    a, b = operands.pairs(np.arange(1 << format.width, dtype=np.uint32))
-    check(format, a, b, floating.divide_exact(a, b, exponent_bits=exponent_bits, fraction_bits=fraction_bits))
-
-
-@pytest.mark.parametrize(("format", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16)])
-@pytest.mark.parametrize("draw", [operands.uniform, operands.near_exponents, operands.near_borders])
-def test_half(format, dtype, draw):
-    a, b = draw(format, np.random.default_rng(1), 1 << 18)
-    check(format, a, b, dtype_quotients(format, dtype, a, b))
-
-
-@pytest.mark.parametrize(("exponent_bits", "fraction_bits"), [(5, 20), (9, 22), (2, 12), (3, 25)])
-def test_other_format(exponent_bits, fraction_bits):
-    format = FloatFormat(exponent_bits=exponent_bits, fraction_bits=fraction_bits)
-    for draw in (operands.near_exponents, operands.near_borders):
-        a, b = draw(format, np.random.default_rng(1), 1 << 14)
-        check(format, a, b, floating.divide_exact(a, b, exponent_bits=exponent_bits, fraction_bits=fraction_bits))
-
-
-@pytest.mark.parametrize("interval", [0, 3, 16, None])
-def test_interval(interval):
-    with pytest.raises(ValueError, match=rf"^Interval must be 1, 2, 4 or 8, not {interval!r}$"):
-        FloatDivider(interval=interval)
-
-
-@pytest.mark.parametrize(("interval", "latency"), [(2, 33), (4, 35), (8, 31)])
-def test_in_turns(interval, latency):
-    """A folded divider computes the same bits."""
-    divider = FloatDivider(interval=interval)
-    assert (divider.latency, divider.interval) == (latency, interval)
-    generator = np.random.default_rng(interval)
+def every_kind(generator):
+    """Operands of all kinds."""
     count = 1 << 17
     drawn = [np.array(BY_HAND, np.uint32).T[:2], operands.pairs(operands.corners(FP32)[::3]),
              *(draw(FP32, generator, count)
                for draw in (operands.uniform, operands.near_exponents, operands.near_borders)),
              *(draw(generator, count) for draw in (near_quotients, near_halves, halves))]
-    a, b = (np.concatenate(values) for values in zip(*drawn, strict=True))
-    got = pipeline.in_turns(divider, {"a": a, "b": b})
-    assert operands.differences(a, b, got, floating.divide(a, b)) == []
+    return [np.concatenate(values) for values in zip(*drawn, strict=True)]
 
 
-@pytest.mark.parametrize("interval", [2, 4, 8])
-@pytest.mark.parametrize(("exponent_bits", "fraction_bits"), NARROW)
-def test_exhaustive_in_turns(interval, exponent_bits, fraction_bits):
-    format = FloatFormat(exponent_bits=exponent_bits, fraction_bits=fraction_bits)
-    a, b = operands.pairs(np.arange(1 << format.width, dtype=np.uint32))
-    got = pipeline.in_turns(FloatDivider(format=format, interval=interval), {"a": a, "b": b})
-    want = floating.divide_exact(a, b, exponent_bits=exponent_bits, fraction_bits=fraction_bits)
-    assert operands.differences(a, b, got, want) == []
-
-
-def test_timing():
-    a, b = operands.uniform(FP32, np.random.default_rng(1), 200)
-    pipeline.check(FloatDivider(), {"a": a, "b": b}, {"o": floating.divide(a, b)})
+BORDERS = (near_quotients, near_halves, halves)
+BENCH = pipeline.Operation(FloatDivider, floating.divide, floating.divide_exact, operator.truediv)
+test_format = BENCH.formats()
+test_interval = refused_values(FloatDivider, {}, "interval", [0, 3, 16, None], "Interval must be 1, 2, 4 or 8")
+test_latency = BENCH.latencies([(FP32, 23), (FP16, 15), (BF16, 12)])
+test_by_hand = BENCH.by_hand(BY_HAND)
+test_golden = BENCH.golden(*(functools.partial(draw, np.random.default_rng(1), 1 << 12) for draw in BORDERS))
+test_random = BENCH.random(operands.uniform, operands.near_exponents, operands.near_borders)
+test_borders = BENCH.sets(*(functools.partial(lambda draw: draw(np.random.default_rng(2)), draw) for draw in BORDERS))
+test_divided_by_itself = BENCH.sets(itself)
+test_exhaustive = BENCH.exhaustive(NARROW)
+test_half = BENCH.halves(operands.uniform, operands.near_exponents, operands.near_borders)
+test_other_format = BENCH.others([(5, 20), (9, 22), (2, 12), (3, 25)], operands.near_exponents,
+                                 operands.near_borders)
+test_in_turns = BENCH.in_turns({2: 33, 4: 35, 8: 31}, every_kind)
+test_exhaustive_in_turns = BENCH.exhaustive_in_turns([2, 4, 8], NARROW)
+test_timing = BENCH.timing()

@@ -2,32 +2,25 @@
 import dataclasses
 import functools
 
-import cocotb
 import numpy as np
 import pytest
 
 from hdl.masking.circuit import MaskCircuit
 from hdl.masking.mask import job_layout
 from hdl.streams.stream import beat_layout
-from sim import regression
 from sim.golden import masking as model
-from sim.golden import masking_cycles
-from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
-from sim.verilated.vectors import Feed, Unit
+from sim.streams import STALLS
+from sim.verilated.vectors import Feed
+from tests.hdl.masking import cycles as masking_cycles
 from tests.hdl.masking import masks
+from tests.hdl.unit_bench import Drive, UnitBench, Want
+from tests.refusals import refused_values
 from tests.traces import moved
 
 #: Width of the elements for each number of lanes.
 WIDTHS = {1: 32, 2: 16, 4: 32, 8: 16, 16: 8}
 ALTERNATIVES = {32: model.alternative(model.Element.FP32), 16: model.alternative(model.Element.FP16),
                 8: model.alternative(model.Element.INT8)}
-_HANDSHAKES = ("jobs_valid", "jobs_ready", "i_valid", "i_ready", "words_valid", "words_ready", "o_valid")
-_PULSES = ("fetched", "masked", "error")
-
-
-@functools.cache
-def _unit(lanes):
-    return Unit(MaskCircuit(lanes=lanes, width=WIDTHS[lanes], index_bits=masks.INDEX_BITS))
 
 
 @dataclasses.dataclass
@@ -70,16 +63,16 @@ class _Case:
         return masks.data_rows(elements, beats.keep[of_mask], beats.last[of_mask] | self.last[of_data],
                                WIDTHS[self.lanes])
 
-    def run(self, *, reset=True, cycles=None, ready=True, willing=None, jobs_willing=None, words_willing=None,
-            spare=0):
-        unit = _unit(self.lanes)
-        if reset:
-            unit.reset()
+    def drive(self, spare=0):
         words = np.concatenate([self.words, np.arange(spare, dtype=np.uint32)])
-        feeds = {"jobs": Feed(masks.job_rows(self.jobs), jobs_willing), "i": Feed(self.data(), willing),
-                 "words": Feed(words, words_willing)}
-        return unit.lockstep(sources=feeds, sinks={"o": ready}, cycles=cycles,
-                             inputs={"alternative": self.alternative})
+        return Drive({"jobs": masks.job_rows(self.jobs), "i": self.data(), "words": words}, self,
+                     {"alternative": self.alternative})
+
+    def run(self, *, cycles, spare=0):
+        unit, drive = BENCH.unit(self.lanes), self.drive(spare)
+        unit.reset()
+        return unit.lockstep(sources={name: Feed(rows) for name, rows in drive.beats.items()}, sinks={"o": True},
+                             cycles=cycles, inputs=drive.inputs)
 
 
 def _case(generator, jobs, lanes):
@@ -107,25 +100,41 @@ def _pairs(case):
     return [(beat, beat) for beat in range(len(case.last))]
 
 
+def _model(unit, case, willing, ready):
+    trace = masking_cycles.trace_circuit(
+        case.jobs, case.last, lanes=case.lanes, words=len(case.words), masks=case.beats, willing=willing["i"],
+        jobs_willing=willing["jobs"], words_willing=willing["words"], ready=ready["o"])
+    want = Want.of(trace, case.expected(trace.pairs))
+    return dataclasses.replace(want, ports={
+        **want.ports, **{name: getattr(trace, name) for name in ("fetched", "masked", "error")}})
+
+
+def _drive(generator, lanes, count=100):
+    return _case(generator, masks.jobs(generator, count, empty=0.1), lanes).drive()
+
+
+def _make(lanes):
+    return MaskCircuit(lanes=lanes, width=WIDTHS[lanes], index_bits=masks.INDEX_BITS)
+
+
+BENCH = UnitBench(_make, _model, _drive, rate=0.7)
+test_lockstep = BENCH.lockstep([(lanes,) for lanes in masks.LANES], count=1_200, seeds=4, least=10)
+test_cocotb = BENCH.cocotb([(2,), (16,)], cut=10, drive=functools.partial(_drive, count=12))
+
+
 # --- construction
 
 
-@pytest.mark.parametrize("lanes", [0, 3, 32, 4.0, "4", None])
-def test_lanes(lanes):
-    with pytest.raises(ValueError, match=rf"^Lane count must be 1, 2, 4, 8 or 16, not {lanes!r}$"):
-        MaskCircuit(lanes=lanes)
+test_lanes = refused_values(MaskCircuit, {}, "lanes", [0, 3, 32, 4.0, "4", None],
+                            "Lane count must be 1, 2, 4, 8 or 16")
 
 
-@pytest.mark.parametrize("width", [0, -1, 8.0, "8", None])
-def test_width(width):
-    with pytest.raises(ValueError, match=rf"^Element width must be a positive integer, not {width!r}$"):
-        MaskCircuit(lanes=4, width=width)
+test_width = refused_values(MaskCircuit, {"lanes": 4}, "width", [0, -1, 8.0, "8", None],
+                            "Element width must be a positive integer")
 
 
-@pytest.mark.parametrize("index_bits", [0, 4, 17, 8.0, "8", None])
-def test_index_bits(index_bits):
-    with pytest.raises(ValueError, match=rf"^Index width must be 5 to 16 bits, not {index_bits!r}$"):
-        MaskCircuit(lanes=4, index_bits=index_bits)
+test_index_bits = refused_values(MaskCircuit, {"lanes": 4}, "index_bits", [0, 4, 17, 8.0, "8", None],
+                                 "Index width must be 5 to 16 bits")
 
 
 def test_ports():
@@ -199,43 +208,6 @@ def test_words_of_square_matrices(lanes):
             assert trace["fetched"].sum() == trace["words__ready"].sum() == words
 
 
-# --- every cycle
-
-
-def _lockstep(case, patterns, seed):
-    trace = case.run(**patterns)
-    expected = masking_cycles.trace_circuit(case.jobs, case.last, lanes=case.lanes, words=len(case.words),
-                                            masks=case.beats, **patterns)
-    for name in _HANDSHAKES:
-        np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
-    for name in _PULSES:
-        np.testing.assert_array_equal(trace[name], getattr(expected, name), f"{name}, {seed=}")
-    valid = expected.o_valid
-    np.testing.assert_array_equal(trace["o__payload"][valid], case.expected(expected.pairs)[expected.offered[valid]],
-                                  f"payload, {seed=}")
-    return expected
-
-
-def _patterns(count, seed, source="geometric", sink="geometric", jobs="geometric", words="geometric"):
-    kinds = {"willing": source, "ready": sink, "jobs_willing": jobs, "words_willing": words}
-    return {name: stall_array(kind, count, seed=seed + place, rate=0.7)
-            for place, (name, kind) in enumerate(kinds.items())}
-
-
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("words", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_lockstep(lanes, source, words, sink):
-    seed = STALLS.index(source) + 4 * STALLS.index(words) + 16 * STALLS.index(sink)
-    generator = np.random.default_rng(seed)
-    case = _case(generator, masks.jobs(generator, 100, empty=0.1), lanes)
-    jobs = STALLS[generator.integers(len(STALLS))]
-    expected = _lockstep(case, _patterns(1_200, seed, source, sink, jobs, words), seed)
-    assert len(expected.pairs) > 10
-    assert not expected.error.any()
-
-
 # --- data that ends too early or too late
 
 
@@ -244,9 +216,9 @@ def test_lockstep(lanes, source, words, sink):
 def test_malformed_lockstep(lanes, seed):
     generator = np.random.default_rng(seed)
     case = _spoil(_case(generator, masks.jobs(generator, 80, limit=6, empty=0.1), lanes), generator)
-    kinds = [STALLS[kind] for kind in generator.integers(len(STALLS), size=4)]
-    expected = _lockstep(case, _patterns(4_000, seed, *kinds), seed)
-    assert expected.error.sum() > 1
+    kinds = dict(zip(("i", "o", "jobs", "words"), generator.choice(STALLS, 4), strict=True))
+    run = BENCH.check((lanes,), seed=seed, kinds=kinds, count=4_000, drive=case.drive())
+    assert run.trace["error"].sum() > 1
 
 
 @pytest.mark.parametrize("external", [False, True])
@@ -285,51 +257,3 @@ def test_reset_in_a_job(lanes, given):
     case = _case(generator, masks.jobs(generator, 10), lanes)
     _, got = moved(case.run(cycles=len(case.last) + 20))
     np.testing.assert_array_equal(got, case.expected(_pairs(case)))
-
-
-# --- the same under cocotb, after a reset in the middle of a job
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def masks_batches(dut):
-    parameters = regression.parameters()
-    beat = beat_layout(parameters["lanes"], parameters["width"])
-    await start(dut)
-    dut.alternative.value = parameters["alternative"]
-    dut.jobs__payload.value = int("5" * (len(dut.jobs__payload) // 4), 16)
-    dut.jobs__valid.value = dut.i__valid.value = dut.words__valid.value = 1
-    await cycles(dut, 10)
-    dut.rst.value = 1
-    dut.jobs__valid.value = dut.i__valid.value = dut.words__valid.value = 0
-    await cycles(dut, 1)
-    dut.rst.value = 0
-    kind = parameters["stalls"]
-    layouts = {"jobs": job_layout(masks.INDEX_BITS), "i": beat, "words": 32}
-    sources = {name: Source(dut, name, layout, stalls=stalls(kind, seed=seed))
-               for seed, (name, layout) in enumerate(layouts.items())}
-    sink = Sink(dut, "o", beat, stalls=stalls(kind, seed=9))
-    monitors = {name: Monitor(dut, name, layout) for name, layout in (*layouts.items(), ("o", beat))}
-    for name, source in sources.items():
-        cocotb.start_soon(source.send(parameters[name]))
-    assert await sink.receive(len(parameters["o"])) == parameters["o"]
-    assert [len(monitors[name].beats) for name in (*layouts, "o")] == [
-        len(parameters[name]) for name in (*layouts, "o")]
-
-
-@pytest.mark.parametrize("kind", ["none", "geometric"])
-@pytest.mark.parametrize("lanes", [2, 16])
-def test_cocotb(lanes, kind):
-    generator = np.random.default_rng(1)
-    case = _case(generator, masks.jobs(generator, 12), lanes)
-    beats, keep = case.beats, masks.number(case.beats.keep).tolist()
-    elements = model.apply(case.elements, beats.mask, case.alternative).tolist()
-
-    def fields(rows):
-        return [{"elements": row, "keep": kept, "last": int(last)}
-                for row, kept, last in zip(rows, keep, case.last, strict=True)]
-
-    regression.run(MaskCircuit(lanes=lanes, width=WIDTHS[lanes], index_bits=masks.INDEX_BITS), module=__name__,
-                   parameters={"lanes": lanes, "width": WIDTHS[lanes], "stalls": kind,
-                               "alternative": case.alternative, "jobs": [masks.job_fields(job) for job in case.jobs],
-                               "words": case.words.tolist(), "i": fields(case.elements.tolist()),
-                               "o": fields(elements)})

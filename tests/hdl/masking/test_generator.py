@@ -7,48 +7,46 @@ import pytest
 
 from hdl.masking.generator import MaskGenerator
 from hdl.masking.mask import KINDS, job_layout, mask_beat_layout, mask_layout
-from sim import formal
 from sim.golden import masking as model
-from sim.golden import masking_cycles
-from sim.streams import STALLS, stall_array
-from sim.verilated.vectors import Feed, Unit
+from sim.verilated.vectors import Feed
+from tests.hdl.masking import cycles as masking_cycles
 from tests.hdl.masking import masks
+from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
+from tests.refusals import refused_values
 from tests.traces import moved
 
 
-@functools.cache
-def _unit(lanes, index_bits=masks.INDEX_BITS):
-    return Unit(MaskGenerator(lanes=lanes, index_bits=index_bits))
+def _drive(generator, lanes, count=400):
+    jobs = masks.jobs(generator, count, limit=int(generator.choice([4, 12])), empty=0.1)
+    return Drive({"jobs": masks.job_rows(jobs)}, jobs)
 
 
-def _run(lanes, jobs, *, willing=None, ready=True, cycles=None, reset=True, index_bits=masks.INDEX_BITS):
-    unit = _unit(lanes, index_bits)
-    if reset:
-        unit.reset()
-    return unit.lockstep(sources={"jobs": Feed(masks.job_rows(jobs, index_bits), willing)}, sinks={"o": ready},
-                         cycles=cycles)
+def _model(unit, jobs, willing, ready):
+    trace = masking_cycles.trace_generator(jobs, lanes=unit.lanes, willing=willing["jobs"], ready=ready["o"])
+    return Want.of(trace, masks.mask_rows(model.mask_beats(jobs, unit.lanes)))
 
 
-# --- construction
+def _make(lanes, index_bits=masks.INDEX_BITS):
+    return MaskGenerator(lanes=lanes, index_bits=index_bits)
 
 
-@pytest.mark.parametrize("lanes", [0, 3, 32, 4.0, "4", None])
-def test_lanes(lanes):
-    message = rf"^Lane count must be 1, 2, 4, 8 or 16, not {lanes!r}$"
-    with pytest.raises(ValueError, match=message):
-        MaskGenerator(lanes=lanes)
-    with pytest.raises(ValueError, match=message):
-        mask_beat_layout(lanes)
+BENCH = UnitBench(_make, _model, _drive)
+LANES = [(lanes,) for lanes in masks.LANES]
+test_lockstep = BENCH.lockstep(LANES, count=2_500, seeds=2, least=300)
+test_reset_in_a_job = BENCH.resets(LANES, range(1, 9), count=1_000, drive=functools.partial(_drive, count=10))
+test_offers_stand_for_all_time = offers(lambda: MaskGenerator(lanes=2, index_bits=5), depth=2)
+test_lanes, test_layout_of_lanes = (
+    refused_values(make, {}, "lanes", [0, 3, 32, 4.0, "4", None], "Lane count must be 1, 2, 4, 8 or 16")
+    for make in (MaskGenerator, mask_beat_layout))
+test_index_bits, test_layout_of_index_bits, test_job_layout_of_index_bits = (
+    refused_values(make, base, "index_bits", [0, 4, 17, 8.0, "8", None], "Index width must be 5 to 16 bits")
+    for make, base in ((MaskGenerator, {"lanes": 4}), (mask_layout, {}), (job_layout, {})))
 
 
-@pytest.mark.parametrize("index_bits", [0, 4, 17, 8.0, "8", None])
-def test_index_bits(index_bits):
-    message = rf"^Index width must be 5 to 16 bits, not {index_bits!r}$"
-    with pytest.raises(ValueError, match=message):
-        MaskGenerator(lanes=4, index_bits=index_bits)
-    for layout in (mask_layout, job_layout):
-        with pytest.raises(ValueError, match=message):
-            layout(index_bits)
+def _run(lanes, jobs, *, cycles, index_bits=masks.INDEX_BITS):
+    unit = BENCH.unit(lanes, index_bits)
+    unit.reset()
+    return unit.lockstep(sources={"jobs": Feed(masks.job_rows(jobs, index_bits))}, sinks={"o": True}, cycles=cycles)
 
 
 def test_ports():
@@ -109,28 +107,6 @@ def test_largest_matrix(lanes):
     np.testing.assert_array_equal(got, want)
 
 
-# --- every cycle
-
-
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_lockstep(lanes, source, sink):
-    count = 2_500
-    for seed in range(2):
-        generator = np.random.default_rng(seed)
-        jobs = masks.jobs(generator, 400, limit=4 if seed else 12, empty=0.1)
-        willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
-        trace = _run(lanes, jobs, willing=willing, ready=ready)
-        expected = masking_cycles.trace_generator(jobs, lanes=lanes, willing=willing, ready=ready)
-        for name in ("jobs_valid", "jobs_ready", "o_valid"):
-            np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
-        valid = expected.o_valid
-        assert valid.sum() > 300
-        rows = masks.mask_rows(model.mask_beats(jobs, lanes))
-        np.testing.assert_array_equal(trace["o__payload"][valid], rows[expected.offered[valid]], f"payload, {seed=}")
-
-
 def test_model_cycles():
     """The model's cycles are as worked out by hand, for jobs of two, no and one beats."""
     jobs = [model.Job(rows=2, columns=1), model.Job(rows=0, columns=1), model.Job(rows=1, columns=1)]
@@ -139,25 +115,6 @@ def test_model_cycles():
     assert np.flatnonzero(trace.jobs_valid).tolist() == [0, 1, 2, 3]
     assert np.flatnonzero(trace.jobs_ready).tolist() == [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     assert trace.offered.tolist() == [-1, -1, -1, -1, 0, 1, 1, 2, -1, -1, -1, -1]
-
-
-@pytest.mark.parametrize("lanes", masks.LANES)
-@pytest.mark.parametrize("given", range(1, 9))
-def test_reset_in_a_job(lanes, given):
-    """A reset in any cycle of a job discards the job and its beats."""
-    generator = np.random.default_rng(given)
-    _run(lanes, [model.Job(rows=5, columns=40, count=3)], cycles=given)
-    jobs = masks.jobs(generator, 10)
-    want = masks.mask_rows(model.mask_beats(jobs, lanes))
-    _, got = moved(_run(lanes, jobs, cycles=len(want) + 20))
-    np.testing.assert_array_equal(got, want)
-
-
-# --- the handshake, proven
-
-
-def test_offers_stand_for_all_time():
-    formal.prove(formal.Offers(MaskGenerator(lanes=2, index_bits=5)), depth=2)
 
 
 def test_golden_fields():

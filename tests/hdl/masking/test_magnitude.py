@@ -2,32 +2,27 @@
 import dataclasses
 import functools
 
-import cocotb
 import numpy as np
 import pytest
 
 from hdl.floating.format import FP32
 from hdl.masking.magnitude import MagnitudeMask
 from hdl.streams.stream import beat_layout
-from sim import regression
-from sim.golden import floating, masking_cycles
+from sim.golden import floating
 from sim.golden import masking as model
-from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
-from sim.verilated.vectors import Feed, Unit
+from sim.streams import STALLS
+from sim.verilated.vectors import Feed
 from tests.hdl.floating import operands
+from tests.hdl.masking import cycles as masking_cycles
 from tests.hdl.masking import masks
+from tests.hdl.unit_bench import Drive, UnitBench, Want
+from tests.refusals import refused_values
 from tests.traces import moved
 
 INFINITY = 0x7F80_0000
 #: Thresholds from zero to the largest NaN; the sign does not matter.
 THRESHOLDS = (0, 1, 0x007F_FFFF, 0x0080_0000, 0x3DCC_CCCD, 0x3F80_0000, 0xBF80_0000, 0x7F7F_FFFF, INFINITY,
               INFINITY + 1, int(floating.CANONICAL_NAN), 0xFFFF_FFFF)
-_HANDSHAKES = ("gradients_valid", "gradients_ready", "errors_valid", "errors_ready", "kept_valid", "dropped_valid")
-
-
-@functools.cache
-def _unit(lanes):
-    return Unit(MagnitudeMask(lanes=lanes))
 
 
 @dataclasses.dataclass
@@ -79,7 +74,7 @@ def _expected(gradients, errors, threshold):
 
 def _run(lanes, gradients, errors, threshold, *, cycles=None, reset=True, willing=None, errors_willing=None,
          ready=True, dropped_ready=True):
-    unit = _unit(lanes)
+    unit = BENCH.unit(lanes)
     if reset:
         unit.reset()
     return unit.lockstep(
@@ -90,10 +85,8 @@ def _run(lanes, gradients, errors, threshold, *, cycles=None, reset=True, willin
 # --- construction
 
 
-@pytest.mark.parametrize("lanes", [0, 3, 32, 4.0, "4", None])
-def test_lanes(lanes):
-    with pytest.raises(ValueError, match=rf"^Lane count must be 1, 2, 4, 8 or 16, not {lanes!r}$"):
-        MagnitudeMask(lanes=lanes)
+test_lanes = refused_values(MagnitudeMask, {}, "lanes", [0, 3, 32, 4.0, "4", None],
+                            "Lane count must be 1, 2, 4, 8 or 16")
 
 
 def test_ports():
@@ -185,36 +178,39 @@ def _elements(rows, lanes):
 # --- every cycle
 
 
-def _lockstep(lanes, gradients, errors, thresholds, patterns, seed):
-    trace = _run(lanes, gradients, errors, thresholds, **patterns)
-    expected = masking_cycles.trace_magnitude(len(gradients), len(errors), latency=MagnitudeMask.latency,
-                                     depth=MagnitudeMask.depth, **patterns)
-    for name in _HANDSHAKES:
-        np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
-    taken, compared = expected.taken, expected.taken + MagnitudeMask.threshold_latency
-    used = np.append(thresholds, np.zeros(MagnitudeMask.latency, np.uint32))[compared]
-    pairs = (dataclasses.replace(beats, elements=beats.elements[:len(taken)], keep=beats.keep[:len(taken)],
-                                 last=beats.last[:len(taken)]) for beats in (gradients, errors))
-    kept, dropped, replaced = _expected(*pairs, used)
-    for name, rows in (("kept", kept), ("dropped", dropped)):
-        valid, offered = getattr(expected, f"{name}_valid"), getattr(expected, f"{name}_offered")
-        np.testing.assert_array_equal(trace[f"{name}__payload"][valid], rows[offered[valid]], f"{name}, {seed=}")
-    pulses = np.zeros(len(thresholds) + MagnitudeMask.latency, np.int64)
-    pulses[taken + MagnitudeMask.latency - 1] = replaced
-    np.testing.assert_array_equal(trace["replaced"], pulses[:len(thresholds)], f"replaced, {seed=}")
-    return expected
+#: Cycles of a run.
+COUNT = 1_200
 
 
-def _patterns(count, seed, *kinds):
-    names = ("willing", "errors_willing", "ready", "dropped_ready")
-    return {name: stall_array(kind, count, seed=seed + place, rate=0.7)
-            for place, (name, kind) in enumerate(zip(names, kinds, strict=True))}
+def _drive(generator, lanes, count=COUNT, more=0, held=False):
+    """Beats, and thresholds that change in every cycle, or one that is held."""
+    gradients, errors = _beats(generator, count, lanes, more=more)
+    thresholds = 0x3F80_0000 if held else generator.choice(np.array(THRESHOLDS, np.uint32), COUNT)
+    return Drive({"gradients": gradients.rows, "errors": errors.rows}, (gradients, errors, thresholds),
+                 {"threshold": thresholds})
 
 
-def _thresholds(generator, count):
-    """Thresholds that change in every cycle."""
-    return generator.choice(np.array(THRESHOLDS, np.uint32), count)
+def _model(unit, drawn, willing, ready):
+    """A pair is compared with the threshold of a later cycle."""
+    gradients, errors, thresholds = drawn
+    trace = masking_cycles.trace_magnitude(
+        len(gradients), len(errors), latency=unit.latency, depth=unit.depth, willing=willing["gradients"],
+        errors_willing=willing["errors"], ready=ready["kept"], dropped_ready=ready["dropped"])
+    cycles, count = len(ready["kept"]), len(trace.taken)
+    thresholds = np.append(np.broadcast_to(thresholds, cycles), np.zeros(unit.latency)).astype(np.uint32)
+    pairs = (dataclasses.replace(beats, elements=beats.elements[:count], keep=beats.keep[:count],
+                                 last=beats.last[:count]) for beats in (gradients, errors))
+    kept, dropped, replaced = _expected(*pairs, thresholds[trace.taken + unit.threshold_latency])
+    pulses = np.zeros(cycles + unit.latency, np.int64)
+    pulses[trace.taken + unit.latency - 1] = replaced
+    ports = {name.replace("_", "__"): getattr(trace, name) for name in (
+        "gradients_valid", "gradients_ready", "errors_valid", "errors_ready")}
+    return Want({**ports, "replaced": pulses[:cycles]}, {"kept": kept, "dropped": dropped},
+                {"kept": trace.kept_offered, "dropped": trace.dropped_offered})
 
+
+BENCH = UnitBench(lambda lanes: MagnitudeMask(lanes=lanes), _model, _drive, rate=0.7)
+test_cocotb = BENCH.cocotb([(2,)], cut=14, drive=functools.partial(_drive, count=60, held=True))
 
 #: Assignments of four stall patterns in which any two streams meet each pair: lines over the field of four elements,
 #: whose addition is the exclusive or, with (0, 2, 3, 1) the products with one element. Lane counts differ in lines.
@@ -235,13 +231,10 @@ def test_patterns_cover_all_pairs():
 @pytest.mark.parametrize(("lanes", "pattern"), _PATTERNS)
 def test_lockstep(lanes, pattern):
     seed = sum(kind * 4 ** place for place, kind in enumerate(pattern))
-    gradients, errors, kept, dropped = (STALLS[kind] for kind in pattern)
-    generator = np.random.default_rng(seed)
-    count = 1_200
-    beats = _beats(generator, count if seed % 2 else 300, lanes, more=seed % 3)
-    expected = _lockstep(lanes, *beats, _thresholds(generator, count),
-                         _patterns(count, seed, gradients, errors, kept, dropped), seed)
-    assert len(expected.taken) > 30
+    kinds = dict(zip(("gradients", "errors", "kept", "dropped"), (STALLS[kind] for kind in pattern), strict=True))
+    drive = _drive(np.random.default_rng(seed), lanes, COUNT if seed % 2 else 300, more=seed % 3)
+    run = BENCH.check((lanes,), seed=seed, kinds=kinds, count=COUNT, drive=drive)
+    assert len(run.moves("gradients")) > 30
 
 
 @pytest.mark.parametrize("stalled", ["kept", "dropped"])
@@ -288,49 +281,3 @@ def test_reset_in_a_packet(lanes, given):
         np.testing.assert_array_equal(moved(trace, "kept")[1], kept)
         np.testing.assert_array_equal(moved(trace, "dropped")[1], dropped)
         assert trace["replaced"].sum() == replaced.sum()
-
-
-# --- the same under cocotb, after a reset in the middle of a packet
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def sparsifies(dut):
-    parameters = regression.parameters()
-    beat = beat_layout(parameters["lanes"])
-    await start(dut)
-    dut.threshold.value = parameters["threshold"]
-    dut.gradients__valid.value = dut.errors__valid.value = 1
-    await cycles(dut, 14)
-    dut.rst.value = 1
-    dut.gradients__valid.value = dut.errors__valid.value = 0
-    await cycles(dut, 1)
-    dut.rst.value = 0
-    kind = parameters["stalls"]
-    names = ("gradients", "errors", "kept", "dropped")
-    monitors = {name: Monitor(dut, name, beat) for name in names}
-    for seed, name in enumerate(names[:2]):
-        source = Source(dut, name, beat, stalls=stalls(kind, seed=seed))
-        cocotb.start_soon(source.send(parameters[name]))
-    sinks = [Sink(dut, name, beat, stalls=stalls(kind, seed=seed)) for seed, name in enumerate(names[2:], 2)]
-    count = len(parameters["gradients"])
-    results = [cocotb.start_soon(sink.receive(count)) for sink in sinks]
-    for name, result in zip(names[2:], results, strict=True):
-        assert await result == parameters[name]
-    assert [len(monitors[name].beats) for name in names] == [count] * 4
-
-
-@pytest.mark.parametrize("kind", ["none", "geometric"])
-def test_cocotb(kind):
-    lanes = 2
-    gradients, errors = _beats(np.random.default_rng(1), 60, lanes)
-    threshold = 0x3F80_0000
-    kept, dropped = model.sparsify(gradients.elements, errors.elements, threshold)
-
-    def fields(beats, elements):
-        return [{"elements": row, "keep": keep, "last": int(last)} for row, keep, last in zip(
-            elements.tolist(), masks.number(beats.keep).tolist(), beats.last, strict=True)]
-
-    regression.run(MagnitudeMask(lanes=lanes), module=__name__, parameters={
-        "lanes": lanes, "stalls": kind, "threshold": threshold, "gradients": fields(gradients, gradients.elements),
-        "errors": fields(errors, errors.elements), "kept": fields(gradients, kept),
-        "dropped": fields(gradients, dropped)})

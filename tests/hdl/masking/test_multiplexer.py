@@ -1,7 +1,6 @@
 # amaranth: UnusedElaboratable=no
-import functools
+import itertools
 
-import cocotb
 import numpy as np
 import pytest
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
@@ -10,50 +9,52 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.masking.multiplexer import MaskMultiplexer, masked_beat_layout
 from hdl.streams.stream import beat_layout, connect_stream
-from sim import formal, regression
-from sim.golden import masking as model
+from sim import formal
 from sim.golden.stream import queue
 from sim.payload import pack
-from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
-from sim.verilated.vectors import Feed, Unit
+from sim.verilated.vectors import Feed
 from tests.hdl.masking import masks
+from tests.hdl.unit_bench import Drive, UnitBench, Want
+from tests.refusals import refused_values
 
 WIDTHS = (8, 16, 32)
+#: Cycles of a run, and beats.
+COUNT = 2_000
 
 
-@functools.cache
-def _unit(lanes, width):
-    return Unit(MaskMultiplexer(lanes=lanes, width=width))
-
-
-def _beats(seed, count, lanes, width):
-    """Random input beats, and the expected output beats for an alternative."""
-    generator = np.random.default_rng(seed)
+def _drive(generator, lanes, width, held=False):
+    """Beats, and an alternative that changes in every cycle, or is held."""
+    count = 40 if held else COUNT
     elements = masks.elements(generator, count, lanes, width)
     mask, keep = generator.random((2, count, lanes)) < 0.5
     last = generator.random(count) < 0.2
-    alternative = int(generator.integers(0, 1 << width))
+    alternatives = generator.integers(0, 1 << width, count).astype(elements.dtype)
     rows = pack(masked_beat_layout(lanes, width), {
         "elements": elements, "mask": masks.number(mask), "keep": masks.number(keep), "last": last})
-    return rows, masks.data_rows(model.apply(elements, mask, alternative), keep, last, width), alternative
+    alternatives = int(alternatives[0]) if held else alternatives
+    return Drive({"i": rows}, (elements, mask, keep, last, alternatives), {"alternative": alternatives})
 
 
-# --- construction
+def _model(unit, drawn, willing, ready):
+    """A queue of one beat; a beat gets the alternative of the cycle in which it is taken."""
+    elements, mask, keep, last, alternatives = drawn
+    trace = queue(depth=1, latency=1, beats=len(last), willing=willing["i"], ready=ready["o"])
+    if np.ndim(alternatives):
+        alternatives = np.resize(alternatives[trace.accepted], len(last))[:, None]
+    rows = masks.data_rows(np.where(mask, elements, alternatives), keep, last, unit.width)
+    return Want.of(trace, rows)
 
 
-@pytest.mark.parametrize("lanes", [0, 3, 32, 4.0, "4", None])
-def test_lanes(lanes):
-    message = rf"^Lane count must be 1, 2, 4, 8 or 16, not {lanes!r}$"
-    with pytest.raises(ValueError, match=message):
-        MaskMultiplexer(lanes=lanes)
-    with pytest.raises(ValueError, match=message):
-        masked_beat_layout(lanes)
-
-
-@pytest.mark.parametrize("width", [0, -1, 8.0, "8", None])
-def test_width(width):
-    with pytest.raises(ValueError, match=rf"^Element width must be a positive integer, not {width!r}$"):
-        MaskMultiplexer(lanes=4, width=width)
+BENCH = UnitBench(lambda lanes, width, held=False: MaskMultiplexer(lanes=lanes, width=width), _model, _drive)
+CASES = list(itertools.product(masks.LANES, WIDTHS))
+test_lockstep = BENCH.lockstep(CASES, count=COUNT)
+test_reset = BENCH.resets([(4, 32, True)], (1, 2, 3), count=100)
+test_cocotb = BENCH.cocotb([(4, 32, True), (16, 8, True)], cut=3)
+test_lanes, test_layout_of_lanes = (
+    refused_values(make, {}, "lanes", [0, 3, 32, 4.0, "4", None], "Lane count must be 1, 2, 4, 8 or 16")
+    for make in (MaskMultiplexer, masked_beat_layout))
+test_width = refused_values(MaskMultiplexer, {"lanes": 4}, "width", [0, -1, 8.0, "8", None],
+                            "Element width must be a positive integer")
 
 
 def test_ports():
@@ -66,56 +67,16 @@ def test_ports():
 # --- values and cycles
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_throughput(lanes, width):
+@pytest.mark.parametrize("case", CASES)
+def test_throughput(case):
     """A beat passes in every cycle, each one cycle later."""
-    rows, want, alternative = _beats(1, 500, lanes, width)
-    unit = _unit(lanes, width)
-    unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=510,
-                          inputs={"alternative": alternative})
-    when = np.flatnonzero(trace["o__valid"])
-    assert when.tolist() == list(range(MaskMultiplexer.latency, MaskMultiplexer.latency + 500))
-    np.testing.assert_array_equal(trace["o__payload"][when], want)
-
-
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_lockstep(lanes, width, source, sink):
-    """The unit behaves as a queue of one beat, which is empty after a reset.
-
-    The alternative changes in each cycle, and a beat gets the alternative of the cycle in which it is taken.
-    """
-    count = 2_000
-    generator = np.random.default_rng(2)
-    elements = masks.elements(generator, count, lanes, width)
-    mask, keep = generator.random((2, count, lanes)) < 0.5
-    last = generator.random(count) < 0.2
-    alternatives = generator.integers(0, 1 << width, count).astype(elements.dtype)
-    rows = pack(masked_beat_layout(lanes, width), {
-        "elements": elements, "mask": masks.number(mask), "keep": masks.number(keep), "last": last})
-    willing, ready = stall_array(source, count, seed=3), stall_array(sink, count, seed=4)
-    unit = _unit(lanes, width)
-    unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(rows, willing)}, sinks={"o": ready},
-                          inputs={"alternative": alternatives})
-    expected = queue(depth=1, latency=1, beats=count, willing=willing, ready=ready)
-    for name in ("i_valid", "i_ready", "o_valid"):
-        np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), name)
-    taken = np.flatnonzero(expected.i_valid & expected.i_ready)
-    instead = alternatives[taken, None]
-    want = masks.data_rows(np.where(mask[:len(taken)], elements[:len(taken)], instead), keep[:len(taken)],
-                           last[:len(taken)], width)
-    valid = expected.o_valid
-    np.testing.assert_array_equal(trace["o__payload"][valid], want[expected.offered[valid]])
+    run = BENCH.check(case, count=COUNT)
+    assert run.moves().tolist() == list(range(MaskMultiplexer.latency, COUNT))
 
 
 def test_alternative_is_taken_with_the_beat():
     """The alternative may change from beat to beat, without effect on a beat on offer."""
-    unit = _unit(1, 8)
+    unit = BENCH.unit(1, 8)
     unit.reset()
     rows = pack(masked_beat_layout(1, 8), {"elements": np.full((4, 1), 9), "mask": [0, 0, 1, 0], "keep": [1] * 4,
                                            "last": [0] * 4})
@@ -171,42 +132,3 @@ class _Passes(wiring.Component):
 @pytest.mark.parametrize(("lanes", "width"), [(1, 32), (4, 16), (16, 8)])
 def test_passes_for_all_time(lanes, width):
     formal.prove(_Passes(lanes, width), depth=2)
-
-
-# --- the same under cocotb, after a reset while a beat is on offer
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def passes(dut):
-    parameters = regression.parameters()
-    lanes, width = parameters["lanes"], parameters["width"]
-    await start(dut)
-    dut.alternative.value = parameters["alternative"]
-    dut.i__valid.value = 1
-    await cycles(dut, 3)
-    dut.rst.value = 1
-    dut.i__valid.value = 0
-    await cycles(dut, 1)
-    dut.rst.value = 0
-    source = Source(dut, "i", masked_beat_layout(lanes, width), stalls=stalls(parameters["stalls"], seed=1))
-    sink = Sink(dut, "o", beat_layout(lanes, width), stalls=stalls(parameters["stalls"], seed=9))
-    monitor = Monitor(dut, "o", beat_layout(lanes, width))
-    cocotb.start_soon(source.send(parameters["i"]))
-    assert await sink.receive(len(parameters["o"])) == parameters["o"]
-    assert len(monitor.beats) == len(parameters["o"])
-
-
-@pytest.mark.parametrize("kind", ["none", "geometric"])
-@pytest.mark.parametrize(("lanes", "width"), [(4, 32), (16, 8)])
-def test_cocotb(lanes, width, kind):
-    generator = np.random.default_rng(5)
-    elements = masks.elements(generator, 40, lanes, width)
-    mask = generator.random((40, lanes)) < 0.5
-    alternative = int(generator.integers(0, 1 << width))
-    out = model.apply(elements, mask, alternative)
-    beats, expected = [], []
-    for row, bits, result in zip(elements.tolist(), masks.number(mask).tolist(), out.tolist(), strict=True):
-        beats.append({"elements": row, "mask": bits, "keep": 1, "last": 0})
-        expected.append({"elements": result, "keep": 1, "last": 0})
-    regression.run(MaskMultiplexer(lanes=lanes, width=width), module=__name__, parameters={
-        "lanes": lanes, "width": width, "stalls": kind, "alternative": alternative, "i": beats, "o": expected})

@@ -1,4 +1,5 @@
 # amaranth: UnusedElaboratable=no
+import dataclasses
 import functools
 
 import numpy as np
@@ -7,36 +8,45 @@ import pytest
 from hdl.masking.mask import mask_beat_layout
 from hdl.masking.source import MaskSource
 from sim.golden import masking as model
-from sim.golden import masking_cycles
-from sim.streams import STALLS, stall_array
-from sim.verilated.vectors import Feed, Unit
+from sim.verilated.vectors import Feed
+from tests.hdl.masking import cycles as masking_cycles
 from tests.hdl.masking import masks
+from tests.hdl.unit_bench import Drive, UnitBench, Want
+from tests.refusals import refused_values
 from tests.traces import moved
 
 # Words of a further job, none of which may be taken.
 _SPARE = np.arange(1, 9, dtype=np.uint32)
 
 
-@functools.cache
-def _unit(lanes):
-    return Unit(MaskSource(lanes=lanes))
+def _drive(generator, lanes, count=120):
+    jobs = masks.jobs(generator, count, kinds=0.6)
+    words, kept = masks.external_all(generator, jobs)
+    beats = model.mask_beats(jobs, lanes)
+    return Drive({"i": masks.mask_rows(beats), "words": words}, (model.mask_beats(jobs, lanes, kept), len(words)))
 
 
-def _run(lanes, beats, words, *, willing=None, words_willing=None, ready=True, cycles=None, reset=True):
-    unit = _unit(lanes)
-    if reset:
-        unit.reset()
-    feeds = {"i": Feed(masks.mask_rows(beats), willing), "words": Feed(words, words_willing)}
-    return unit.lockstep(sources=feeds, sinks={"o": ready}, cycles=cycles)
+def _model(unit, drawn, willing, ready):
+    beats, words = drawn
+    trace = masking_cycles.trace_source(beats, words=words, willing=willing["i"], words_willing=willing["words"],
+                                        ready=ready["o"])
+    want = Want.of(trace, masks.mask_rows(beats, external=False))
+    return dataclasses.replace(want, ports={**want.ports, "i__ready": (trace.i_ready, trace.i_valid)})
 
 
-# --- construction
+BENCH = UnitBench(lambda lanes: MaskSource(lanes=lanes), _model, _drive)
+LANES = [(lanes,) for lanes in masks.LANES]
+test_lockstep = BENCH.lockstep(LANES, count=1_500, seeds=4, least=100)
+test_reset_in_a_job = BENCH.resets(LANES, range(1, 6), count=500, drive=functools.partial(_drive, count=10))
+test_lanes = refused_values(MaskSource, {}, "lanes", [0, 3, 32, 4.0, "4", None],
+                            "Lane count must be 1, 2, 4, 8 or 16")
 
 
-@pytest.mark.parametrize("lanes", [0, 3, 32, 4.0, "4", None])
-def test_lanes(lanes):
-    with pytest.raises(ValueError, match=rf"^Lane count must be 1, 2, 4, 8 or 16, not {lanes!r}$"):
-        MaskSource(lanes=lanes)
+def _run(lanes, beats, words, *, cycles):
+    unit = BENCH.unit(lanes)
+    unit.reset()
+    return unit.lockstep(sources={"i": Feed(masks.mask_rows(beats)), "words": Feed(words)}, sinks={"o": True},
+                         cycles=cycles)
 
 
 def test_ports():
@@ -84,44 +94,3 @@ def test_without_external(lanes):
     trace = _run(lanes, model.mask_beats(jobs, lanes), np.concatenate([words, _SPARE]), cycles=len(want) + 10)
     np.testing.assert_array_equal(moved(trace)[1], masks.mask_rows(want, external=False))
     assert len(moved(trace, "words")[0]) == len(words)
-
-
-# --- every cycle
-
-
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("memory", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_lockstep(lanes, source, memory, sink):
-    count = 1_500
-    seed = STALLS.index(source) + 4 * STALLS.index(memory) + 16 * STALLS.index(sink)
-    generator = np.random.default_rng(seed)
-    jobs = masks.jobs(generator, 120, kinds=0.6)
-    words, kept = masks.external_all(generator, jobs)
-    want = model.mask_beats(jobs, lanes, kept)
-    patterns = {"willing": stall_array(source, count, seed=seed), "ready": stall_array(sink, count, seed=seed + 1),
-                "words_willing": stall_array(memory, count, seed=seed + 2)}
-    trace = _run(lanes, model.mask_beats(jobs, lanes), words, **patterns)
-    expected = masking_cycles.trace_source(want, words=len(words), **patterns)
-    for name in ("i_valid", "words_valid", "words_ready", "o_valid"):
-        np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
-    offered = expected.i_valid
-    np.testing.assert_array_equal(trace["i__ready"][offered], expected.i_ready[offered], f"i_ready, {seed=}")
-    valid = expected.o_valid
-    assert valid.sum() > 100
-    rows = masks.mask_rows(want, external=False)
-    np.testing.assert_array_equal(trace["o__payload"][valid], rows[expected.offered[valid]], f"payload, {seed=}")
-
-
-@pytest.mark.parametrize("lanes", masks.LANES)
-@pytest.mark.parametrize("given", range(1, 6))
-def test_reset_in_a_job(lanes, given):
-    """A reset discards the rest of a word."""
-    generator = np.random.default_rng(given)
-    job = model.Job(rows=4, columns=33, mask=model.Mask(external=True))
-    words, kept = masks.external_all(generator, [job])
-    _run(lanes, model.mask_beats([job], lanes), words, cycles=given)
-    want = model.mask_beats([job], lanes, kept)
-    _, got = moved(_run(lanes, model.mask_beats([job], lanes), words, cycles=len(want) + 10))
-    np.testing.assert_array_equal(got, masks.mask_rows(want, external=False))

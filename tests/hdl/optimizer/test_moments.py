@@ -1,29 +1,60 @@
 # amaranth: UnusedElaboratable=no
 import functools
+import itertools
 
-import cocotb
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from hdl.optimizer.moments import MomentPacker, MomentUnpacker
 from hdl.streams.stream import beat_layout
-from sim import formal, regression
+from sim import formal
 from sim.golden import moments as model
-from sim.payload import pack, unpack
-from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
-from sim.verilated.vectors import Feed, Unit
+from sim.golden import stream
+from sim.payload import unpack
+from sim.verilated.vectors import Feed
+from tests.hdl.compression import packets
+from tests.hdl.unit_bench import Drive, UnitBench, Want
+from tests.refusals import refuses
 
 LANES = (1, 2, 4, 8)
 UNITS = (MomentUnpacker, MomentPacker)
 EXPECT = {MomentUnpacker: model.unpack_beats, MomentPacker: model.pack_beats}
-TRACE = {MomentUnpacker: model.trace_unpacker, MomentPacker: model.trace_packer}
+
+
+def _trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
+    """Trace an unpacker, which takes a row in the cycle in which the output register takes its last beat."""
+    given = np.asarray(counts).tolist()
+    source, output = stream.Feed(len(given), willing), stream.Output(np.asarray(ready, np.bool_))
+    for count in given:
+        loaded = source.offered
+        for _ in range(count):
+            loaded = output.load(loaded)
+        if loaded >= source.end:
+            break
+        source.ready[loaded] = True
+        source.take(loaded)
+    return stream.Trace(source.valid, source.ready, output.offered >= 0, output.offered)
+
+
+def _trace_packer(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
+    """Trace a packer: a beat is rounded, and leaves at once for the place where the lower half of a row waits, or
+    completes a row as soon as the output register can take this.
+    """
+    given = np.asarray(counts).tolist()
+    source, output = stream.Feed(len(given), willing), stream.Output(np.asarray(ready, np.bool_))
+    left = 0
+    for completes in given:
+        left = source.accept(left) + 1
+        if completes:
+            left = output.load(left)
+    source.accept(left)
+    return stream.Trace(source.valid, source.ready, output.offered >= 0, output.offered)
+
+
+TRACE = {MomentUnpacker: _trace_unpacker, MomentPacker: _trace_packer}
 
 # --- inputs and outputs
-
-
-@functools.cache
-def _unit(kind, lanes):
-    return Unit(kind(lanes=lanes))
 
 
 def _elements(generator, count):
@@ -36,16 +67,8 @@ def _elements(generator, count):
 
 
 def _beats(vectors, lanes, generator):
-    """Pack vectors into beats, in which elements that are not kept are noise."""
-    elements, keep, last = [], [], []
-    for vector in vectors:
-        beats = -(-len(vector) // lanes)
-        padded = generator.integers(0, 1 << 32, beats * lanes, dtype=np.uint32)
-        padded[:len(vector)] = vector
-        elements.append(padded.reshape(beats, lanes))
-        keep.append((np.arange(beats * lanes) < len(vector)).reshape(beats, lanes))
-        last.append(np.arange(beats) == beats - 1)
-    return model.Beats(np.concatenate(elements), np.concatenate(keep), np.concatenate(last))
+    """Beats of vectors, in which elements that are not kept are noise."""
+    return model.Beats(*packets.as_rows(vectors, lanes, generator))
 
 
 def _stream(seed, lanes, count):
@@ -58,9 +81,7 @@ def _stream(seed, lanes, count):
 
 
 def _payload(beats):
-    lanes = beats.keep.shape[1]
-    keep = (beats.keep << np.arange(lanes)).sum(axis=1)
-    return pack(beat_layout(lanes), {"elements": beats.elements, "keep": keep, "last": beats.last})
+    return packets.as_beats(beats.elements, beats.keep, beats.last)
 
 
 def _expect(kind, beats, packed):
@@ -69,7 +90,7 @@ def _expect(kind, beats, packed):
 
 def _run(kind, lanes, beats, packed, *, willing=None, ready=True, cycles=None, reset=True):
     """Run a unit and return the trace of all ports, the transferred payloads, and their cycles."""
-    unit = _unit(kind, lanes)
+    unit = BENCH.unit(kind, lanes, 0)
     if reset:
         unit.reset()
     trace = unit.lockstep(sources={"i": Feed(_payload(beats), willing)}, sinks={"o": ready}, cycles=cycles,
@@ -91,8 +112,7 @@ def _same(got, want, message=""):
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("lanes", [0, 3, 16, 4.0, "4", None])
 def test_lanes(unit, lanes):
-    with pytest.raises(ValueError, match=rf"^Lane count must be 1, 2, 4 or 8, not {lanes!r}$"):
-        unit(lanes=lanes)
+    refuses(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}", unit, lanes=lanes)
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -106,26 +126,21 @@ def test_ports(unit, lanes):
 # --- every cycle against the model
 
 
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-@pytest.mark.parametrize("packed", [0, 1])
-@pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("unit", UNITS)
-def test_lockstep(unit, lanes, packed, source, sink):
-    count = 2_500
-    for seed in range(2):
-        beats = _stream(seed, lanes, count)
-        willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
-        want, counts = _expect(unit, beats, packed)
-        trace, got, _ = _run(unit, lanes, beats, packed, willing=willing, ready=ready)
-        expected = TRACE[unit](counts, willing=willing, ready=ready)
-        for name in ("i_valid", "i_ready", "o_valid"):
-            np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
-        valid = expected.o_valid
-        assert valid.sum() > 300
-        np.testing.assert_array_equal(trace["o__payload"][valid], _payload(want)[expected.offered[valid]],
-                                      f"payload, {seed=}")
-        _same(got, model.Beats(*(values[:len(got)] for values in (want.elements, want.keep, want.last))), f"{seed=}")
+def _drive(generator, unit, lanes, packed, count=2_500):
+    beats = _stream(int(generator.integers(1000)), lanes, count)
+    return Drive({"i": _payload(beats)}, (unit, beats, packed), {"packed_state": packed})
+
+
+def _model(_, drawn, willing, ready):
+    unit, beats, packed = drawn
+    want, counts = _expect(unit, beats, packed)
+    return Want.of(TRACE[unit](counts, willing=willing["i"], ready=ready["o"]), _payload(want))
+
+
+BENCH = UnitBench(lambda unit, lanes, packed: unit(lanes=lanes), _model, _drive)
+test_lockstep = BENCH.lockstep(list(itertools.product(UNITS, LANES, (0, 1))), count=2_500, seeds=2, least=300)
+test_cocotb = BENCH.cocotb(list(itertools.product(UNITS, (1, 4), (0, 1))), cut=5,
+                           drive=functools.partial(_drive, count=40))
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -214,42 +229,38 @@ def test_offers_stand_for_all_time(unit, lanes):
     formal.prove(formal.Offers(unit(lanes=lanes)), depth=2)
 
 
-# --- the same under cocotb, after a reset in the middle of a packet
+# --- the golden models, by hand
 
 
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def passes(dut):
-    parameters = regression.parameters()
-    layout, beats, expected = beat_layout(parameters["lanes"]), parameters["i"], parameters["o"]
-    await start(dut)
-    dut.packed_state.value = parameters["packed"]
-    dut.i__payload.value = 0x5555_5555
-    dut.i__valid.value = 1
-    await cycles(dut, 5)
-    dut.rst.value = 1
-    dut.i__valid.value = 0
-    await cycles(dut, 1)
-    dut.rst.value = 0
-    source = Source(dut, "i", layout, stalls=stalls(parameters["stalls"], seed=1))
-    sink = Sink(dut, "o", layout, stalls=stalls(parameters["stalls"], seed=9))
-    monitors = [Monitor(dut, name, layout) for name in "io"]
-    cocotb.start_soon(source.send(beats))
-    assert await sink.receive(len(expected)) == expected
-    assert [len(monitor.beats) for monitor in monitors] == [len(beats), len(expected)]
+def offers(text):
+    """Indices on offer, a letter or digit per cycle."""
+    return [-1 if mark == "." else int(mark) for mark in text]
 
 
-def _fields(beats):
-    keep = (beats.keep << np.arange(beats.keep.shape[1])).sum(axis=1).tolist()
-    return [{"elements": row, "keep": kept, "last": last}
-            for row, kept, last in zip(beats.elements.tolist(), keep, beats.last.astype(int).tolist(), strict=True)]
+def test_unpacker_cycles():
+    """A row is taken with its last beat; the output register takes a beat when the one before departs."""
+    always = np.ones(8, bool)
+    trace = _trace_unpacker([2, 1, 2], willing=always, ready=always)
+    assert trace.offered.tolist() == offers(".01234..")
+    assert np.flatnonzero(trace.i_ready & trace.i_valid).tolist() == [1, 2, 4]
+    ready = np.array([0, 0, 0, 1, 0, 1, 1, 1, 1, 1], bool)
+    trace = _trace_unpacker([2, 1], willing=np.ones(10, bool), ready=ready)
+    assert trace.offered.tolist() == offers(".000112...")
+    assert trace.o_valid.tolist() == [mark != "." for mark in ".000112..."]
+    assert np.flatnonzero(trace.i_ready & trace.i_valid).tolist() == [3, 5]
+    # The second row is on offer from cycle 5 on, of its own accord.
+    trace = _trace_unpacker([1, 1], willing=np.array([1, 0, 0, 0, 0, 1, 0, 0], bool), ready=always)
+    assert trace.offered.tolist() == offers(".0....1.")
+    assert np.flatnonzero(trace.i_valid).tolist() == [0, 5]
 
 
-@pytest.mark.parametrize("kind", ["none", "geometric"])
-@pytest.mark.parametrize("packed", [0, 1])
-@pytest.mark.parametrize("lanes", [1, 4])
-@pytest.mark.parametrize("unit", UNITS)
-def test_cocotb(unit, lanes, packed, kind):
-    beats = _stream(3, lanes, 40)
-    regression.run(unit(lanes=lanes), module=__name__, parameters={
-        "lanes": lanes, "packed": packed, "stalls": kind, "i": _fields(beats),
-        "o": _fields(_expect(unit, beats, packed)[0])})
+def test_packer_cycles():
+    """A beat is rounded in a cycle of its own; the lower half of a row leaves at once, the upper one with it."""
+    always = np.ones(10, bool)
+    trace = _trace_packer([0, 1, 0, 1, 1], willing=always, ready=always)
+    assert trace.offered.tolist() == offers("...0.12...")
+    assert np.flatnonzero(trace.i_ready & trace.i_valid).tolist() == [0, 1, 2, 3, 4]
+    ready = np.arange(10) >= 6
+    trace = _trace_packer([1, 1, 1], willing=always, ready=ready)
+    assert trace.offered.tolist() == offers("..0000012.")
+    assert np.flatnonzero(trace.i_ready & trace.i_valid).tolist() == [0, 1, 6]

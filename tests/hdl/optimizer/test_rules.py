@@ -1,6 +1,5 @@
 # amaranth: UnusedElaboratable=no
 import functools
-import re
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from sim.payload import pack
 from sim.verilated.optimizer import floats
 from sim.verilated.vectors import Unit
 from tests.hdl.optimizer.updates import SCALARS, SETS, draw, settings_of
+from tests.refusals import refuses
 
 COUNT = 60_000
 
@@ -27,13 +27,11 @@ def lane(name):
 
 @pytest.mark.parametrize("rules", [(), [HardwareRule.SGD], (HardwareRule.SGD, HardwareRule.SGD), (0,), None])
 def test_rules(rules):
-    with pytest.raises(ValueError, match=f"^Rules must be a tuple of different rules, not {re.escape(repr(rules))}$"):
-        UpdateLane(rules=rules)
+    refuses(f"Rules must be a tuple of different rules, not {rules!r}", UpdateLane, rules=rules)
 
 
 def test_dsps():
-    with pytest.raises(ValueError, match=r"^DSP block count must be 4, 2 or 1, not 3$"):
-        UpdateLane(dsps=3)
+    refuses("DSP block count must be 4, 2 or 1, not 3", UpdateLane, dsps=3)
 
 
 def test_rules_agree_with_the_model():

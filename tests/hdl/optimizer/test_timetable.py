@@ -1,8 +1,8 @@
-import re
 
 import pytest
 
 from hdl.optimizer.timetable import Operation, Slot, Timetable, plan
+from tests.refusals import refuses
 
 LATENCIES = {"multiply": 6, "add": 7}
 OPERATIONS = (
@@ -39,8 +39,7 @@ def test_ready():
      "total must be later than cycle 7, in which one is ready, not in cycle 7"),
 ])
 def test_conflicts(slots, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        table(**slots)
+    refuses(message, table, **slots)
 
 
 @pytest.mark.parametrize(("interval", "expected"), [

@@ -2,8 +2,6 @@
 
 from cocotb.triggers import RisingEdge
 
-__all__ = ["PACKET_WORDS", "PATIENCE", "framed", "random_packets", "starting", "wait_for"]
-
 PATIENCE = 20_000
 PACKET_WORDS = 13
 

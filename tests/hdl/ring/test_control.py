@@ -8,17 +8,17 @@ import pytest
 from amaranth.hdl import Assert, Assume, Module, ResetInserter, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
-from amaranth.sim import Simulator
 from cocotb.triggers import FallingEdge
 
 from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.control.register_file import version_layout
-from hdl.ring.control import CUT_TIMEOUT, CollectiveControl, RestorableControl, fault_layout, kind_layout, with_cut
+from hdl.ring.control import CUT_TIMEOUT, CollectiveControl, fault_layout, kind_layout
 from hdl.ring.order import Planner
 from hdl.streams.stream import connect_stream
 from sim import formal, regression
 from sim.payload import from_int, to_int
 from sim.streams import cycles, start
+from tests.hdl import pysim
 
 EXPECTED = 20
 _TIMEOUT = 5
@@ -175,12 +175,11 @@ async def follows_the_model(dut):
     assert any(event["detail"] >> 16 and event["detail"] & 0xFFFF for event in ended)
 
 
-@pytest.mark.parametrize(("control", "given", "taken"), [
-    (CollectiveControl, 1.0, 1.0), (CollectiveControl, 0.3, 0.2), (RestorableControl, 0.3, 0.2)])
-def test_control(control, given, taken):
-    regression.run(control(), module=__name__, testcase="follows_the_model",
+@pytest.mark.parametrize(("settable", "given", "taken"), [(False, 1.0, 1.0), (False, 0.3, 0.2), (True, 0.3, 0.2)])
+def test_control(settable, given, taken):
+    regression.run(CollectiveControl(settable=settable), module=__name__, testcase="follows_the_model",
                    parameters={"given": given, "taken": taken, "seed": 31,
-                               "restorable": control is RestorableControl})
+                               "restorable": settable})
 
 
 class EndsByReset(wiring.Component):
@@ -260,10 +259,10 @@ def test_plans_after_reset():
 
 @pytest.mark.parametrize(("timeout", "cut", "cycles"), [
     (3 * CUT_TIMEOUT, 0, 3 * CUT_TIMEOUT), (3 * CUT_TIMEOUT, 1, CUT_TIMEOUT), (20, 1, 20), (20, 0, 20)])
-@pytest.mark.parametrize("base", [CollectiveControl, RestorableControl])
-def test_cut(base, timeout, cut, cycles):
+@pytest.mark.parametrize("settable", [False, True])
+def test_cut(settable, timeout, cut, cycles):
     """A command that is cut waits for a word no longer than ``CUT_TIMEOUT`` cycles, nor for an ABORT."""
-    dut, seen = with_cut(base)(), {}
+    dut, seen = CollectiveControl(settable=settable, cuttable=True), {}
 
     async def follow(ctx):
         for port, value in ((dut.command.valid, 1), (dut.planned, 1), (dut.timeout, timeout), (dut.cut, cut)):
@@ -276,9 +275,6 @@ def test_cut(base, timeout, cut, cycles):
                 return
             await ctx.tick()
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(follow)
-    simulator.run()
+    pysim.simulate(dut, follow)
     # The wait begins two cycles before Run, and that for an ABORT with Abort.
     assert seen == {"running": cycles - 2 + 1, "give_up": cycles + 1, "status": EventStatus.INGRESS_TIMEOUT}

@@ -2,11 +2,10 @@
 
 import dataclasses
 
-import pytest
-
 from hdl.ring.header import LONGEST_SEGMENT, MOST_SEGMENTS, expected_layout, header_layout, packet_words
 from sim.golden.packet import Header
 from tests.hdl.ring.packets import header_bits
+from tests.refusals import refuses
 
 
 def test_header_words():
@@ -38,5 +37,4 @@ def test_packet_words():
     assert packet_words(256) == 268
     assert packet_words(33) == 39
     for segment in (0, 1024, 256.0):
-        with pytest.raises(ValueError, match=rf"^Segment must be between 1 and 1023 elements, not {segment}$"):
-            packet_words(segment)
+        refuses(f"Segment must be between 1 and 1023 elements, not {segment}", packet_words, segment)

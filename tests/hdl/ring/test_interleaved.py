@@ -10,7 +10,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.group import GROUP
-from hdl.ring.interleaved import INTERLEAVED_LAG, InterleavedWalk
+from hdl.ring.interleaved import INTERLEAVED_LAG, InterleavedGenerator
 from hdl.ring.order import Planner, first_layout, record_layout
 from hdl.ring.topology import SMALL_RING, ranks, sizes
 from hdl.streams.stream import connect_stream
@@ -25,7 +25,7 @@ PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner, and a walk of any steps, which it starts."""
+    """A planner, and a sequence of any steps, which it starts."""
 
     def __init__(self):
         self._shape = {"elements": ELEMENTS, "segment": SEGMENT, "nodes_max": SMALL_RING}
@@ -41,15 +41,15 @@ class Bench(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.planner = planner = Planner(**self._shape)
-        m.submodules.walk = walk = InterleavedWalk(**self._shape)
-        connect_stream(m, walk.o, self.records)
+        m.submodules.generator = generator = InterleavedGenerator(**self._shape)
+        connect_stream(m, generator.o, self.records)
         for name in ("length", "size", "rank", "turn", "stride", "start"):
             m.d.comb += getattr(planner, name).eq(getattr(self, name))
         m.d.comb += [
-            self.done.eq(planner.done), self.own.eq(planner.own), self.busy.eq(walk.busy),
-            walk.plan.eq(planner.plan), walk.start.eq(planner.done), walk.both.eq(self.both),
-            walk.scatter.steps.eq(self.scatter), walk.gather.steps.eq(self.gather),
-            walk.scatter.first.eq(planner.own), walk.gather.first.eq(planner.following),
+            self.done.eq(planner.done), self.own.eq(planner.own), self.busy.eq(generator.busy),
+            generator.plan.eq(planner.plan), generator.start.eq(planner.done), generator.both.eq(self.both),
+            generator.scatter.steps.eq(self.scatter), generator.gather.steps.eq(self.gather),
+            generator.scatter.first.eq(planner.own), generator.gather.first.eq(planner.following),
         ]
         return m
 
@@ -98,7 +98,7 @@ def test_walk(pattern):
         assert found == expected(length, size, rank, scatter, gather, bool(both), turn=turn, stride=stride), case
         assert not trace["busy"][-1], case
         pauses = np.flatnonzero(np.diff(trace["records__valid"].astype(np.int8), prepend=0) == 1)[1:] - taken[:-1]
-        allowed = {InterleavedWalk.pause, InterleavedWalk.pair_pause}
+        allowed = {InterleavedGenerator.pause, InterleavedGenerator.pair_pause}
         if both and not (scatter and gather):
-            allowed.add(InterleavedWalk.longest_pause)
+            allowed.add(InterleavedGenerator.longest_pause)
         assert set(pauses) <= allowed if pattern == "none" else all(pauses <= max(allowed)), case

@@ -5,12 +5,13 @@ import pytest
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.sim import Simulator
 
-from hdl.config import Credits, NodeConfig, Replay
-from hdl.ring.link_ends import LinkEnds
+from hdl.config import Credits, NodeConfig
+from hdl.features.replay.feature import Replay
+from hdl.ring.extension import link_class
 from hdl.ring.ports import joined
 from hdl.streams.stream import connect_stream, word_layout
+from tests.hdl import pysim
 
 CONFIGS = {"credits": NodeConfig(segment=32, link=Credits(ingress=2)),
            "replay": NodeConfig(segment=32, link=Replay(ingress=2))}
@@ -31,8 +32,8 @@ class Pair(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.source = source = LinkEnds(config=self._config)
-        m.submodules.target = target = LinkEnds(config=self._config)
+        m.submodules.source = source = link_class(self._config)(config=self._config)
+        m.submodules.target = target = link_class(self._config)(config=self._config)
         m.d.sync += [*joined(source.ring_o, target.ring_i), *joined(target.ring_o, source.ring_i),
                      target.ring_i.data.eq(source.ring_o.data ^ self.damage)]
         connect_stream(m, wiring.flipped(self.i), source.i)
@@ -89,10 +90,7 @@ def play(config, *, packets, damage=(), cycles=1200):
         assert not context.get(pair.overrun)
         totals["delay"] = context.get(pair.delay)
 
-    simulator = Simulator(pair)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    pysim.simulate(pair, bench)
     return found, totals, words
 
 

@@ -10,13 +10,14 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.group import GROUP
-from hdl.ring.order import LAG, Phase, Planner, Walk, first_layout, record_layout
+from hdl.ring.order import LAG, Phase, Planner, SequenceGenerator, first_layout, record_layout
 from hdl.ring.topology import MOST_NODES, SMALL_RING, ranks, sizes
 from hdl.streams.stream import connect_stream
 from sim.golden import one_owner
 from sim.golden.ring import block_indices, places
 from sim.streams import stall_array
 from sim.verilated.vectors import Unit, unpack
+from tests.refusals import refuses
 
 ELEMENTS, SEGMENT = 4096, 64
 FIELDS = ("phase", "segment", "block", "place", "length", "first", "last")
@@ -25,7 +26,7 @@ PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner, and the walk of all that a node sends, which it starts. A ring of one has a step of its own."""
+    """A planner, and the sequence of a sender, which it starts. A ring of one has a step of its own."""
 
     def __init__(self, segment, *, elements=ELEMENTS, nodes_max=SMALL_RING, chained=False, lags=False):
         self._shape = {"elements": elements, "segment": segment, "nodes_max": nodes_max}
@@ -37,7 +38,7 @@ class Bench(wiring.Component):
             "turn": In(rank), "stride": In(8),
             "steps": In(2),  # whether there is a scatter, a gather
             "ends": In(2),  # whether a link of a chain is the first one, the last one
-            "late": In(1), "single": In(1),  # whether a walk is late; whether it has one step of each phase
+            "late": In(1), "single": In(1),  # whether a sequence is late; whether it has one step of each phase
             "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(first), "own": Out(first),
             "following": Out(first), "records": Out(stream.Signature(record_layout(elements, segment, nodes_max))),
         })
@@ -45,22 +46,22 @@ class Bench(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.planner = planner = Planner(**self._shape)
-        m.submodules.walk = walk = Walk(**self._shape, chained=self._chained, lags=self._lags)
+        m.submodules.generator = generator = SequenceGenerator(**self._shape, chained=self._chained, lags=self._lags)
         if self._chained:
-            m.d.comb += [walk.opens.eq(self.ends[0]), walk.closes.eq(self.ends[1])]
+            m.d.comb += [generator.opens.eq(self.ends[0]), generator.closes.eq(self.ends[1])]
         if self._lags:
-            m.d.comb += walk.late.eq(self.late)
-        connect_stream(m, walk.o, self.records)
+            m.d.comb += generator.late.eq(self.late)
+        connect_stream(m, generator.o, self.records)
         for name in ("length", "size", "rank", "turn", "stride", "start"):
             m.d.comb += getattr(planner, name).eq(getattr(self, name))
         for name in ("done", "previous", "own", "following"):
             m.d.comb += getattr(self, name).eq(getattr(planner, name))
-        m.d.comb += [self.busy.eq(walk.busy), walk.plan.eq(planner.plan), walk.start.eq(planner.done)]
+        m.d.comb += [self.busy.eq(generator.busy), generator.plan.eq(planner.plan), generator.start.eq(planner.done)]
         with m.If(self.steps[0]):
-            m.d.comb += walk.scatter.steps.eq(Mux((self.size == 1) | self.single, 1, self.size - 1))
+            m.d.comb += generator.scatter.steps.eq(Mux((self.size == 1) | self.single, 1, self.size - 1))
         with m.If(self.steps[1]):
-            m.d.comb += walk.gather.steps.eq(Mux(self.single, 1, self.size - 1))
-        m.d.comb += [walk.scatter.first.eq(planner.own), walk.gather.first.eq(planner.following)]
+            m.d.comb += generator.gather.steps.eq(Mux(self.single, 1, self.size - 1))
+        m.d.comb += [generator.scatter.first.eq(planner.own), generator.gather.first.eq(planner.following)]
         return m
 
 
@@ -97,12 +98,9 @@ def meaning(records):
 
 
 def test_constructor_errors():
-    with pytest.raises(ValueError, match=r"^Segment must be 32 times a power of two, up to 512, not 96$"):
-        Planner(elements=4096, segment=96)
-    with pytest.raises(ValueError, match=r"^Longest vector must be a multiple of 32, at least 32, not 100$"):
-        Planner(elements=100, segment=64)
-    with pytest.raises(ValueError, match=r"^Most blocks must be between 1 and 255 nodes, not 256$"):
-        Planner(elements=4096, segment=64, nodes_max=256)
+    refuses("Segment must be 32 times a power of two, up to 512, not 96", Planner, elements=4096, segment=96)
+    refuses("Longest vector must be a multiple of 32, at least 32, not 100", Planner, elements=100, segment=64)
+    refuses("Most blocks must be between 1 and 255 nodes, not 256", Planner, elements=4096, segment=64, nodes_max=256)
 
 
 def check(unit, generator, length, size, *, seed, pattern, segment, elements=ELEMENTS, nodes_max=SMALL_RING):
@@ -190,7 +188,7 @@ def test_chain():
 
 
 def test_late():
-    """A late walk has the golden order of a collective with one owner, and that of any other lags one behind."""
+    """A late sequence has the golden order of a collective with one owner; the gather of any other lags by one."""
     assert LAG == one_owner.LAG
     unit = Unit(Bench(SEGMENT, chained=True, lags=True), name="LateBench")
     generator = random.Random(7)

@@ -4,10 +4,11 @@
 import pytest
 from amaranth.hdl import Module
 from amaranth.lib import wiring
-from amaranth.sim import Simulator
 
-from hdl.config import NodeConfig, Replay
+from hdl.config import NodeConfig
+from hdl.features.replay.feature import Replay
 from hdl.ring.ports import joined, link_signature, port_members, port_names, ports_of, wires_per_link
+from tests.hdl import pysim
 
 CONFIG, REPLAY = NodeConfig(), NodeConfig(link=Replay())
 
@@ -57,7 +58,4 @@ def test_joined(config, forward, back):
                 await context.tick()
                 assert context.get(getattr(there, name)) == 0
 
-    simulator = Simulator(m)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    pysim.simulate(m, bench)

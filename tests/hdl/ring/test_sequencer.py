@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""The sequencer of a collective: a reset ends whatever it is at, a part brings steps and walks of its own, and
-sequence numbers of a long command start again.
+"""The sequencer of a collective: a reset ends whatever it is at, a part brings instructions and
+sequences of its own, and sequence numbers of a long command start again.
 
 The routes and jobs of all parts are tested on whole rings.
 """
@@ -16,12 +16,12 @@ from amaranth.lib.wiring import In, Out
 from hdl.config import Memories, NodeConfig, Peer, RootReduce, SingleRing
 from hdl.ring.header import header_layout
 from hdl.ring.order import Planner, record_layout
-from hdl.ring.parts.chosen import parts
-from hdl.ring.parts.part import PartDescription, Step
+from hdl.ring.parts.part import Instruction, Part, PartDescription
+from hdl.ring.parts.registry import parts
 from hdl.ring.sequencer import Sequencer
+from hdl.ring.sequences import Path, Sequence
 from hdl.ring.setup import longest_vector, setup_layout
 from hdl.ring.topology import MOST_NODES
-from hdl.ring.walks import Tour, WalkDescription
 from hdl.streams.stream import connect_stream
 from sim import formal
 from sim.streams import stall_array
@@ -77,21 +77,30 @@ def test_idle_after_reset(role):
 # --- a part that only tests have
 
 SHAPE = record_layout(longest_vector(CONFIG), CONFIG.segment)
-WALK = WalkDescription(name="observer", scatter=lambda now: Tour(steps=now.sends))
+
+
+class ObserverSequence(Sequence):
+    name = "observer"
+
+    def scatter(self, command):
+        return Path(steps=command.sends)
+
+
+SEQUENCE = ObserverSequence()
 OBSERVER = PartDescription(
     name="observer",
-    make=lambda description: None,
-    steps=(
-        Step(name="seen", walk=WALK,
-             shape=SHAPE, payload=lambda at, setup: at, when=lambda at, setup: at.first | setup.sum),
-        Step(name="counted", walk=WALK,
-             shape=4, payload=lambda at, setup: at.length[:4], awaited=True),
+    component=Part,
+    instructions=(
+        Instruction(name="seen", sequence=SEQUENCE, shape=SHAPE, payload=lambda record, setup: record,
+                    when=lambda record, setup: record.first | setup.sum),
+        Instruction(name="counted", sequence=SEQUENCE, shape=4, payload=lambda record, setup: record.length[:4],
+                    awaited=True),
     ),
 )
 
 
 class Observed(wiring.Component):
-    """A sequencer of which only the part's walk has a tour, behind a planner that starts it."""
+    """A sequencer with a path for the part's sequence only, after a planner that starts it."""
 
     def __init__(self):
         super().__init__({
@@ -105,11 +114,11 @@ class Observed(wiring.Component):
         m.submodules.planner = planner = Planner(elements=longest_vector(CONFIG), segment=CONFIG.segment)
         m.submodules.unit = unit = Sequencer(config=CONFIG, parts=observed)
         assert unit.setup.shape() == setup_layout(CONFIG, observed)
-        tour = unit.setup.observer_scatter
+        path = unit.setup.observer_scatter
         for name in ("length", "size", "rank", "start"):
             m.d.comb += getattr(planner, name).eq(getattr(self, name))
         m.d.comb += [unit.start.eq(planner.done), unit.setup.plan.eq(planner.plan), unit.setup.sum.eq(self.sum),
-                     planner.stride.eq(1), tour.steps.eq(self.size - 1), tour.first.eq(planner.own),
+                     planner.stride.eq(1), path.steps.eq(self.size - 1), path.first.eq(planner.own),
                      unit.counted_done.eq(self.done), self.busy.eq(unit.busy)]
         for name in ("seen", "counted"):
             connect_stream(m, getattr(unit, name), getattr(self, name))
@@ -117,8 +126,8 @@ class Observed(wiring.Component):
 
 
 @pytest.mark.parametrize("pattern", ["none", "geometric"])
-def test_part_brings_a_walk(pattern):
-    """Steps get the records that they ask for, in order; a command lasts until the awaited ones are done."""
+def test_part_brings_a_sequence(pattern):
+    """Instructions get the records that they ask for, in order; a command lasts until the awaited ones are done."""
     unit, generator = Unit(Observed(), name="ObservedSequencer"), random.Random(11)
     for seed in range(20):
         length, size, every = generator.randint(0, 64), generator.randint(2, 5), generator.randrange(2)
@@ -151,7 +160,7 @@ NUMBERS = 1 << header_layout()["sequence"].width
 
 
 class Headed(wiring.Component):
-    """A sequencer of which only the egress has tours, those of an all-reduce, behind a planner that starts it."""
+    """A sequencer with paths for the egress only, those of an all-reduce, after a planner that starts it."""
 
     def __init__(self):
         super().__init__({

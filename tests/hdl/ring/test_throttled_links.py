@@ -3,11 +3,13 @@
 
 import pytest
 from amaranth.hdl import Module
-from amaranth.sim import Simulator
 
-from hdl.config import Credits, Memories, NodeConfig, Replay, SingleRing, Throttles
-from hdl.ring.link_ends import LinkEnds
+from hdl.config import Credits, Memories, NodeConfig, SingleRing
+from hdl.features.replay.feature import Replay
+from hdl.features.throttles.feature import Throttles
+from hdl.ring.extension import link_class
 from hdl.ring.ports import joined
+from tests.hdl import pysim
 
 CONFIG = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=2),
@@ -21,7 +23,7 @@ WORDS, LONGEST = 6, 4000
 def test_packets(replay, rate, delay):
     """All packets arrive in order, at the rate of the link at most, and later by the delay."""
     config = CONFIG.replace(link=Replay() if replay else Credits())
-    ends = [LinkEnds(config=config) for _ in range(2)]
+    ends = [link_class(config)(config=config) for _ in range(2)]
     m = Module()
     for number, one in enumerate(ends):
         m.submodules[f"end_{number}"] = one
@@ -51,11 +53,7 @@ def test_packets(replay, rate, delay):
                 came.append((cycle, ctx.get(sink.o.payload.data)))
             await ctx.tick()
 
-    simulator = Simulator(m)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(feed, background=True)
-    simulator.add_testbench(take)
-    simulator.run()
+    pysim.simulate(m, take, background=(feed,))
     assert [word for _, word in came] == list(range(WORDS * packets))
     for window in (10, 50):
         most = 1 + window * (rate or 1 << 16) / (1 << 16)

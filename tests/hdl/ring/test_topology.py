@@ -4,12 +4,13 @@ import itertools
 
 import pytest
 from amaranth.hdl import Module, Shape, Signal
-from amaranth.sim import Simulator
 
 from hdl.control.protocol import command_layout
 from hdl.ring import topology
 from hdl.ring.header import header_layout
 from hdl.ring.topology import MOST_NODES, SMALL_RING, RingTopology, ranks, sizes
+from tests.hdl import pysim
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize("nodes", [*range(1, SMALL_RING + 2), 64, MOST_NODES])
@@ -30,8 +31,7 @@ def test_ring(nodes):
 
 @pytest.mark.parametrize("nodes", [0, MOST_NODES + 1, True, 2.0])
 def test_impossible_ring(nodes):
-    with pytest.raises(ValueError, match=rf"^Ring size must be between 1 and 255 nodes, not {nodes!r}$"):
-        RingTopology(nodes)
+    refuses(f"Ring size must be between 1 and 255 nodes, not {nodes!r}", RingTopology, nodes)
 
 
 def test_widths():
@@ -62,6 +62,4 @@ def test_gateware_agrees(most, tried):
                 before, behind = ring.predecessor(here), ring.successor(here)
                 assert [context.get(value) for value in found] == [before, behind, other == before, other == behind]
 
-    simulator = Simulator(Module())
-    simulator.add_testbench(compare)
-    simulator.run()
+    pysim.simulate(Module(), compare, clock=False)

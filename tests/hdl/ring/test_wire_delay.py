@@ -1,11 +1,11 @@
 # amaranth: UnusedElaboratable=no
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
 
+from hdl.features.replay.signature import ReplayLinkSignature
 from hdl.ring.link import LinkSignature
-from hdl.ring.replay.signature import ReplayLinkSignature
 from hdl.ring.wire_delay import WireDelay
+from tests.hdl import pysim
 
 NAMES = {LinkSignature: ("data", "last"), ReplayLinkSignature: ("data", "last", "kind", "check")}
 
@@ -35,10 +35,7 @@ def test_delays(signature):
                 await ctx.tick()
                 cycle += 1
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    pysim.simulate(dut, bench)
     assert [word for _, word in came] == [word for _, word in sent]
     # The delay counts after 256 quiet cycles: words of the first cycles still have the one before.
     for (begun, _), (arrived, _) in zip(sent, came, strict=True):
@@ -55,7 +52,4 @@ def test_back():
             ctx.set(dut.o.credit, value)
             assert ctx.get(dut.i.credit) == value
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    pysim.simulate(dut, bench)

@@ -4,12 +4,9 @@ import pytest
 
 from hdl.streams.delay import DelayLine
 from sim.verilated.vectors import Unit
+from tests.refusals import refused_values
 
-
-@pytest.mark.parametrize("cycles", [-1, 1.0, None])
-def test_cycles(cycles):
-    with pytest.raises(ValueError, match=rf"^Delay must be zero or more cycles, not {cycles!r}$"):
-        DelayLine(shape=8, cycles=cycles)
+test_cycles = refused_values(DelayLine, {"shape": 8}, "cycles", [-1, 1.0, None], "Delay must be zero or more cycles")
 
 
 @pytest.mark.parametrize("cycles", [1, 3, 4, 5, 16, 17, 100])

@@ -10,8 +10,10 @@ from hdl.streams.stream import Queue, SkidBuffer, beat_layout, connect_stream, w
 from sim import formal, regression
 from sim.golden.stream import queue
 from sim.payload import pack
-from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
+from sim.streams import Monitor, Sink, Source, cycles, stalls, start
 from sim.verilated.vectors import Feed, Unit
+from tests.hdl.unit_bench import Drive, UnitBench, Want
+from tests.refusals import refused_values, refuses
 
 # --- layouts and connections
 
@@ -30,26 +32,20 @@ def test_beat_layout():
 
 @pytest.mark.parametrize("lanes", [0, -1, 2.0, "4"])
 def test_beat_layout_lanes(lanes):
-    with pytest.raises(ValueError, match=rf"^Lane count must be a positive integer, not {lanes!r}$"):
-        beat_layout(lanes)
+    refuses(f"Lane count must be a positive integer, not {lanes!r}", beat_layout, lanes)
 
 
 def test_beat_layout_width():
-    with pytest.raises(ValueError, match=r"^Element width must be a positive integer, not 0$"):
-        beat_layout(1, width=0)
+    refuses("Element width must be a positive integer, not 0", beat_layout, 1, width=0)
 
 
-@pytest.mark.parametrize("depth", [0, -1, 1.5, None])
-def test_queue_depth(depth):
-    with pytest.raises(ValueError, match=rf"^Queue depth must be a positive integer, not {depth!r}$"):
-        Queue(shape=8, depth=depth)
+test_queue_depth = refused_values(Queue, {"shape": 8}, "depth", [0, -1, 1.5, None],
+                                  "Queue depth must be a positive integer")
 
 
 def test_queue_memory():
-    with pytest.raises(ValueError, match=r"^Queue memory must be True, False or None, not 'block'$"):
-        Queue(shape=8, depth=8, block="block")
-    with pytest.raises(ValueError, match=r"^Queue depth must be at least 4 in block memory, not 3$"):
-        Queue(shape=8, depth=3, block=True)
+    refuses("Queue memory must be True, False or None, not 'block'", Queue, shape=8, depth=8, block="block")
+    refuses("Queue depth must be at least 4 in block memory, not 3", Queue, shape=8, depth=3, block=True)
     assert [Queue(shape=8, depth=depth).latency for depth in (1, 2, 65, 66)] == [1, 1, 1, 3]
 
 
@@ -85,35 +81,27 @@ CONFIGURATIONS = [(1, None), (2, None), (3, None), (4, None), (4, True), (5, Tru
                   (66, None)]
 
 
-def _lockstep(component, depth, source, sink, seed, count):
-    generator = np.random.default_rng(seed)
-    words = generator.integers(0, 1 << 32, count, dtype=np.uint64)
-    beats = pack(word_layout(), {"data": words, "last": generator.integers(0, 2, count)})
-    willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
-    trace = Unit(component).lockstep(sources={"i": Feed(beats, willing)}, sinks={"o": ready}, seed=seed)
-    expected = queue(depth=depth, latency=component.latency, beats=count, willing=willing, ready=ready)
-    for name in ("i_valid", "i_ready", "o_valid"):
-        np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
-    offered = expected.offered[expected.o_valid]
-    np.testing.assert_array_equal(trace["o__payload"][expected.o_valid], beats[offered], f"payload, {seed=}")
-    return trace, expected
+def _make(depth=None, block=None):
+    """Queue, or without a depth the skid buffer."""
+    return Queue(shape=word_layout(), depth=depth, block=block) if depth else SkidBuffer(shape=word_layout())
 
 
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-@pytest.mark.parametrize(("depth", "block"), CONFIGURATIONS)
-def test_queue_lockstep(depth, block, source, sink):
-    unit = Queue(shape=word_layout(), depth=depth, block=block)
-    for seed in range(3):
-        trace, expected = _lockstep(unit, depth, source, sink, seed, 5_000)
-        np.testing.assert_array_equal(trace["level"], expected.level, f"level, {seed=}")
+def _drive(generator, *_):
+    rows = pack(word_layout(), {"data": generator.integers(0, 1 << 32, 5_000, dtype=np.uint64),
+                                "last": generator.integers(0, 2, 5_000)})
+    return Drive({"i": rows}, rows)
 
 
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-def test_skid_buffer_lockstep(source, sink):
-    for seed in range(3):
-        _lockstep(SkidBuffer(shape=word_layout()), SkidBuffer.depth, source, sink, seed, 5_000)
+def _model(unit, rows, willing, ready):
+    trace = queue(depth=unit.depth, latency=unit.latency, beats=len(rows), willing=willing["i"], ready=ready["o"])
+    want = Want.of(trace, rows)
+    if isinstance(unit, Queue):
+        want.ports["level"] = trace.level
+    return want
+
+
+BENCH = UnitBench(_make, _model, _drive)
+test_lockstep = BENCH.lockstep([(), *CONFIGURATIONS], count=5_000, seeds=3)
 
 
 @pytest.mark.parametrize(("depth", "block"), CONFIGURATIONS)

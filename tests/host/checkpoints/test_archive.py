@@ -11,8 +11,9 @@ import tarfile
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig, SettableVersion, Weights
+from hdl.config import NodeConfig, Weights
 from hdl.control.protocol import Operation
+from hdl.features.settable_version.feature import SettableVersion
 from hdl.ring.topology import RingTopology
 from host.checkpoints.archive import LARGEST_MANIFEST, canonical, open_archive, pack, pack_state, parse, unpack_state
 from host.checkpoints.checkpoint import ProcessFrame, Stamp, admit, examine, make

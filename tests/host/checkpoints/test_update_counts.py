@@ -3,7 +3,8 @@
 import pytest
 
 from hdl.board import BOARDS
-from hdl.config import NodeConfig, SettableVersion
+from hdl.config import NodeConfig
+from hdl.features.settable_version.feature import SettableVersion
 from host.checkpoints.device_frame import missing
 from host.checkpoints.rejections import TooSmallError
 from host.driver.device import Device

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from host.compute.instructions import Array, best_factors
-from sim.golden.gemm import GemmJob
+from sim.golden.features.compute.gemm import GemmJob
 
 ARRAY = Array(rows=4, lanes=4)
 

@@ -14,8 +14,8 @@ from host.models.layers import perceptron
 from host.program.estimate import Costs
 from host.program.program import Queue
 from host.program.schedules import Computed, Kind, Schedule, build, layers_of
-from sim.golden.compute import Engine
-from sim.golden.program_nodes import Nodes
+from sim.golden.features.compute.compute import Engine
+from sim.golden.features.programs.program_nodes import Nodes
 
 WIDTHS = (16, *(16,) * 5, 10)
 EXAMPLES = 8

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from hdl.compute.layer_list import PADDING, Place
+from hdl.features.compute.layer_list import PADDING, Place
 from host.compute.far_lists import compile_far_text, fit_text
 from host.compute.instructions import Array
 from host.compute.text_lists import TextOperations, compile_text, engine_of
@@ -13,8 +13,8 @@ from host.memory.chain import KINDS, Decision, MapPlan, Policy, decide
 from host.memory.chain import run as timeline_of
 from host.memory.plan import PlanError
 from host.models.text import collate
-from sim.golden.program_nodes import Nodes
-from sim.golden.row_owners import RowOwners
+from sim.golden.features.compute.row_owners import RowOwners
+from sim.golden.features.programs.program_nodes import Nodes
 from tests.host.compute.test_text_lists import NAN, SMALL, TEXT, model_of, sequences_of
 
 ARRAY = Array(rows=4, lanes=4)

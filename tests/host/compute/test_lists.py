@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.compute.layer_list import INSTRUCTION_WORDS, MULTIPLIED_BIT, Place
 from hdl.control.protocol import EventStatus
+from hdl.features.compute.layer_list import INSTRUCTION_WORDS, MULTIPLIED_BIT, Place
 from hdl.group import GROUP
 from host.compute.instructions import Array
 from host.compute.lists import Activations, Shared, compile_lists
 from host.models.layers import perceptron, shared
 from host.program.schedules import layers_of
-from sim.golden.compute import Engine
+from sim.golden.features.compute.compute import Engine
 
 WORDS = 8192
 #: Centroids of the engines that run lists.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hdl.compute.layer_list import Place
+from hdl.features.compute.layer_list import Place
 from hdl.group import GROUP
 from host.compute.instructions import Array
 from host.compute.lists import compile_lists
@@ -11,8 +11,8 @@ from host.models.layers import perceptron
 from host.program.estimate import Costs
 from host.program.schedules import Computed, Copies, Schedule, build, layers_of
 from sim.golden import ring
-from sim.golden.compute import Engine
-from sim.golden.program_nodes import Nodes
+from sim.golden.features.compute.compute import Engine
+from sim.golden.features.programs.program_nodes import Nodes
 from tests.host.compute.test_lists import WORDS, give
 
 WIDTHS = (16, 8, 12, 5)

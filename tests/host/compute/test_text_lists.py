@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from hdl.compute.layer_list import PADDING, Place, RowFunction
 from hdl.control.protocol import EventStatus
+from hdl.features.compute.layer_list import PADDING, Place, RowFunction
 from host.compute.instructions import Array
 from host.compute.text_lists import ListCycles, compile_text, engine_of
 from host.memory.checker import dead_reads, overlaps
@@ -16,8 +16,8 @@ from host.memory.plan import planned, rooms_of
 from host.models.text import collate, encode
 from host.models.text_steps import text_program
 from host.models.transformer import Transformer, TransformerConfig
-from sim.golden.compute import Gemm
-from sim.golden.row_instruction import Rows
+from sim.golden.features.compute.compute import Gemm
+from sim.golden.features.compute.row_instruction import Rows
 
 WORDS = 32_768
 NAN = 0x7FC0_0001

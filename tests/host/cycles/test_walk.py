@@ -12,7 +12,7 @@ from hdl.config import NodeConfig, Weights
 from host.cycles import walk
 from host.cycles.costs import Costs, CountedCosts, Format, Zeros
 from host.cycles.timing import COMMAND, HOP, timing_of
-from host.predict import points
+from host.labs.predict import points
 from host.program import estimate
 from host.program.estimate import Collective
 from sim.golden import optimizer

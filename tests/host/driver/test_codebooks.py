@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.compression.table.format import LookupTable
+from hdl.features.table.format import LookupTable
 from hdl.floating.format import BF16
 from host.driver.codebooks import Codebook, codebook, codebook_words, kmeans, mantissa_centroids, weight_centroids
 from host.models.digits import digits

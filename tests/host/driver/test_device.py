@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import host.driver.device
-from hdl.config import SettableVersion, Throttles
 from hdl.control.protocol import EventStatus, Opcode, Operation, Space, Status
 from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, register
 from host.driver.command import CollectiveError, Command
@@ -96,7 +95,7 @@ def test_settings(device):
             assert device.read_register(name) == entry.reset
             device.write_register(name, 1)
             there = {"WEIGHT_STRIDE": device.config.queues > 1, **dict.fromkeys(ROUNDS, device.config.has_quorum),
-                     **dict.fromkeys(THROTTLES, device.config.has(Throttles))}
+                     **dict.fromkeys(THROTTLES, device.config.has("throttles"))}
             assert device.read_register(name) == there.get(name, True)
             with pytest.raises(ValueError, match=f"must be a number of {entry.width} bits, not {1 << entry.width}"):
                 device.write_register(name, 1 << entry.width)
@@ -122,7 +121,7 @@ def test_unknown_register(device):
 
 def test_read_only(device):
     for entry in REGISTERS:
-        if entry.access.writable or (entry.access is Access.RESTORED and device.config.has(SettableVersion)):
+        if entry.access.writable or (entry.access is Access.RESTORED and device.config.has("settable_version")):
             continue
         before = device.read_register(entry.name)
         with pytest.raises(ReadOnlyError, match=f"a write of 1 to register {entry.name} was refused with READ_ONLY"):
@@ -411,7 +410,7 @@ def test_malformed_packets(device):
 
 def test_a_write_ends_at_a_register_that_is_read_only(device):
     """At WEIGHT_VERSION, which only nodes that can be restored have written, or else at LAST_ERROR behind it."""
-    written = 3 if device.config.has(SettableVersion) else 2
+    written = 3 if device.config.has("settable_version") else 2
     assert exchange(device, header(Opcode.WRITE_REGISTER, 4), register("DELAY_LINK").address, 77, 0, 0, 1) == refused(
         Opcode.WRITE_REGISTER, Status.READ_ONLY, written)
 

@@ -9,7 +9,7 @@ from host.driver.command import Command
 from host.models.layers import perceptron
 from host.program.schedules import layers_of
 from host.training.far_steps import run_policies
-from sim.golden.mover import move_cycles
+from sim.golden.features.far.mover import move_cycles
 from tests.host import rings
 from tests.host.compute.test_far_lists import WIDTHS, batch
 

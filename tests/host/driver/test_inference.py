@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus, Operation, Space
-from hdl.quantization.engine import peak_cycles
-from hdl.quantization.layer_list import LAYER_WORDS
+from hdl.features.quantization.engine import peak_cycles
+from hdl.features.quantization.layer_list import LAYER_WORDS
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
@@ -14,7 +14,7 @@ from host.driver.inference import pack_inputs, program, unpack_outputs
 from host.driver.memory import Buffer
 from host.driver.ring import Ring
 from host.transports.verilated import OpenRing
-from sim.golden.quantization import Layer, infer
+from sim.golden.features.quantization.quantization import Layer, infer
 from tests.host.rings import CONFIGS, library
 
 CONFIG = CONFIGS["engines"]

@@ -11,7 +11,7 @@ import pytest
 
 from hdl.board import BOARDS
 from hdl.control.protocol import EventStatus, Operation, Space
-from hdl.int16_node.engine import update_cycles
+from hdl.features.int16.engine import update_cycles
 from host import cli
 from host.driver.command import Command
 from host.driver.masking import Mask, MaskJob, plan
@@ -24,8 +24,8 @@ from host.training.trainer import train
 from host.training.updates import check_run
 from host.training.workloads import Classifier, WorkloadName
 from host.transports.session import TransportName, open_session
-from sim.golden import int16_node as model
 from sim.golden import masking
+from sim.golden.features.int16 import int16_node as model
 from tests.host.integers import configuration, golden_ring
 
 PLAIN = SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD])

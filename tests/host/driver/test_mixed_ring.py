@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from hdl.board import BOARDS
-from hdl.config import ComputeStub, JobSlots, NodeConfig, Peer, Programs, Replay, RootReduce, Slots, Weights
+from hdl.config import NodeConfig, Peer, RootReduce, Weights
 from hdl.control.protocol import EventStatus, Operation, Space
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.programs.feature import Programs
+from hdl.features.replay.feature import Replay
+from hdl.features.slots.feature import JobSlots, Slots
 from host.driver.device import Device
 from host.driver.devices import ALIKE
 from host.driver.diagnosis import RingError

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus, Operation, Space
-from hdl.ring.replay.keepalive import KeepAlive
+from hdl.features.replay.keepalive import KeepAlive
 from host.driver.command import Command, ProgramRun
 from host.driver.diagnosis import RingError
 from host.program.order import Region
 from host.program.program import CompiledProgram, Program, Queue, origin_of, spans
-from sim.golden.program import HOP, TOLD, signal_cycles
+from sim.golden.features.programs.program import HOP, TOLD, signal_cycles
 from tests.host import rings
 from tests.programs.play import play_part
 

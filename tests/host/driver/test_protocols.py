@@ -14,8 +14,9 @@ import pytest
 
 import host.driver
 import host.topology
-from hdl.config import Grid, SingleRing
+from hdl.config import SingleRing
 from hdl.control.protocol import Operation
+from hdl.features.grid.feature import Grid
 from host.driver import protocols
 from host.driver.command import Command
 from host.driver.device import Device

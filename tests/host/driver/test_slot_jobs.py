@@ -8,15 +8,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hdl.config import JobSlots, Memories, NodeConfig, Optimizer, Peer, Programs, SingleRing
+from hdl.config import Memories, NodeConfig, Optimizer, Peer, SingleRing
 from hdl.control.protocol import Operation
-from hdl.ring.control_words import units
-from hdl.ring.slots.job_table import JOBS
+from hdl.features.programs.feature import Programs
+from hdl.features.replay.control_words import units
+from hdl.features.slots.feature import JobSlots
+from hdl.features.slots.job_table import JOBS
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.slot_jobs import place_nodes, rings_of_jobs
 from host.driver.transport import NodeTransport
-from host.reports import two_jobs
+from host.labs.two_jobs import lab as two_jobs
 from host.run import side_by_side
 from host.transports import verilated
 from host.transports.side_by_side import SharedTime

@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from hdl.config import Memories, NodeConfig, Optimizer, Programs, SingleRing, Slots
+from hdl.config import Memories, NodeConfig, Optimizer, SingleRing
 from hdl.control.protocol import EventStatus, Operation
+from hdl.features.programs.feature import Programs
+from hdl.features.slots.feature import Slots
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
 from host.run import preparation

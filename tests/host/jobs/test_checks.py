@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from hdl.config import Int16Config, Memories, NodeConfig, SingleRing, Weights
+from hdl.config import Memories, NodeConfig, SingleRing, Weights
+from hdl.features.int16.feature import Int16Config
 from host.jobs import simulate as module
 from host.jobs.checks import check_job, groups_of
 from host.jobs.simulate import LARGEST, node_for, simulate

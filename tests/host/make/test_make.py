@@ -101,8 +101,8 @@ def test_nothing_passes_a_shell(tree):
         assert make(tree, *words)[0] == 2
     assert not (tree / "x").exists()
     _, lines, ran, _ = make(tree, "estimate", "LENGTHS=256;1024", "TARGETS=16 MACs;link 1/2")
-    assert lines == [".venv/bin/gradring estimate --targets '16 MACs;link 1/2' --lengths '256;1024'"]
-    assert ran[0][1] == ["estimate", "--targets", "16 MACs;link 1/2", "--lengths", "256;1024"]
+    assert lines == [".venv/bin/gradring lab estimate --targets '16 MACs;link 1/2' --lengths '256;1024'"]
+    assert ran[0][1] == ["lab", "estimate", "--targets", "16 MACs;link 1/2", "--lengths", "256;1024"]
 
 
 @pytest.mark.parametrize("words", [["NODES:=8"], ["NODES+=8"], ["NODES=4", "NODES=8"], ["NODES=8", "-e"],
@@ -132,7 +132,7 @@ def test_modes_of_make(tree):
     code, lines, ran, _ = make(tree, "-n", "tiling", "FULL=1")
     assert (code, ran) == (0, [])
     assert lines[-2:] == [".venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint "
-                          "constraints.txt --editable '.[tiling]'", ".venv/bin/gradring tiling --full"]
+                          "constraints.txt --editable '.[tiling]'", ".venv/bin/gradring lab tiling --full"]
     assert not (tree / ".venv/.tiling").exists()
     for letter in "qt":
         assert ".venv" not in " ".join(make(tree, f"-{letter}", "clean", "ALL=1")[1])
@@ -205,7 +205,7 @@ def test_front_end_needs_no_packages(tree):
         f"{sys.executable} -m venv .venv", *(
             f".venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "
             f"--editable {name}" for name in (".", "'.[cluster]'")),
-        ".venv/bin/gradring sweep --scheduler x --no-synth"]
+        ".venv/bin/gradring lab sweep --scheduler x --no-synth"]
 
 
 class TestInstall:
@@ -250,7 +250,7 @@ class TestInstall:
             assert process.stdout.readline() == ("Another make installs packages into .venv: waiting for its end\n")
             (tree / ".venv/.tiling").touch()
         out, _ = process.communicate(timeout=200)
-        assert out.startswith(".venv/bin/gradring tiling\nran ")
+        assert out.startswith(".venv/bin/gradring lab tiling\nran ")
 
     def test_no_venv_module(self, tree):
         """Debian's Python without the package python3-venv has no ensurepip."""

@@ -70,7 +70,10 @@ def test_all_options_are_variables():
     program = typer.main.get_command(cli.app)
     for target in CHOSEN:
         if len(target.run) == 1 and target.run[0].startswith("gradring "):
-            names = {max(option.opts, key=len) for option in program.commands[target.run[0].split()[1]].params}
+            command = program
+            for word in target.run[0].split()[1:]:
+                command = command.commands[word]
+            names = {max(option.opts, key=len) for option in command.params}
             assert {name for name in names if name.startswith("--")} <= {
                 variable.option for variable in target.variables.values()}, target.name
     assert len(targets()["sim"].variables) > 60
@@ -118,7 +121,7 @@ def test_errors(monkeypatch, capsys, target, given, error):
     ("sim", {"RELAY": "resident", "FORMAT": "mx4", "LEARNING_RATE": "1"},
      "gradring train --learning-rate 1 --format mx4 --schedule streaming --resident"),
     ("sim", {"RELAY": "yes", "PLATEAU": "no"}, "gradring train --schedule streaming"),
-    ("relay", {"NODES": "1"}, "gradring relay --nodes"),
+    ("relay", {"NODES": "1"}, "gradring lab relay --nodes"),
     ("partition", {"LATENCY": "16,64"}, "python -m tests.partition --latencies 16,64"),
     ("synth", {"UNIT": "floating.add ring.packetizer", "OPTIONS": "a=1 b=2", "CRITICAL_PATH": "1"},
      "python -m boards.synth --unit floating.add --unit ring.packetizer --set a=1 --set b=2 --path"),
@@ -128,6 +131,8 @@ def test_errors(monkeypatch, capsys, target, given, error):
     ("verilog", {"UNIT": "node", "OPTIONS": "weights.codec=mx9 masking=False"},
      "python -m boards.verilog --unit node --set weights.codec=mx9 --set masking=False"),
     ("test", {}, "PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest --dist worksteal -n auto"),
+    ("test", {"MINUTES": "30", "WORKERS": "2"},
+     "PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest --dist worksteal -n 2 --minutes 30"),
     ("test", {"TESTS": "tests/a.py -k 'a or b'", "WORKERS": "2"},
      "PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest --dist worksteal -n 2 tests/a.py -k 'a or b'"),
     ("synth-optimizer", {"LANES": "1 2", "RULES": "SGD 'all four'"},

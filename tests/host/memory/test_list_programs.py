@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.compute.layer_list import (
+from hdl.features.compute.layer_list import (
     INSTRUCTION_WORDS,
     Kind,
     Place,
@@ -19,7 +19,7 @@ from host.compute.lists import compile_lists
 from host.memory.checker import dead_reads, overlaps
 from host.memory.plan import ListProgram, PlanError, Room, planned, rooms_of
 from host.program.schedules import Copies, layers_of
-from sim.golden.compute import Engine, pack
+from sim.golden.features.compute.compute import Engine, pack
 
 ARRAY = Array(rows=4, lanes=4)
 ENGINE = Engine(rows=4, lanes=4)

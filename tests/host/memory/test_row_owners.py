@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from hdl.compute.layer_list import ROW_BIT, Place
 from hdl.control.protocol import EventStatus
+from hdl.features.compute.layer_list import ROW_BIT, Place
 from hdl.group import GROUP
 from host.compute.instructions import Array
 from host.compute.lists import compile_lists
@@ -14,8 +14,8 @@ from host.memory.checker import dead_reads, overlaps
 from host.memory.plan import Room
 from host.models.layers import perceptron, shared
 from host.program.schedules import layers_of
-from sim.golden.row_owners import RowOwners
-from tests.hdl.compute.owned_programs import LANES, draw, engine
+from sim.golden.features.compute.row_owners import RowOwners
+from tests.features.compute.owned_programs import LANES, draw, engine
 from tests.host.compute.test_lists import engine_of, give, memories_of, shared_layers
 
 ROWS = 1024

@@ -7,8 +7,8 @@ import numpy as np
 
 from hdl.board import BOARDS
 from host.checkpoints.device_frame import load, read, verify
-from host.commands import migrate as command
 from host.driver.ring import Ring
+from host.labs.migrate import lab as command
 from host.migration.migrate import migrate
 from host.migration.site import Fabric
 from host.transports.session import TransportName

@@ -9,8 +9,8 @@ from hdl.control.protocol import Operation
 from host.driver.command import Command
 from host.program.order import find_node_cycle
 from host.program.program import Program, ProgramError, Queue
-from sim.golden.program import DELAY, HOP, TOLD, Remote, signal_cycles, timeline
-from sim.golden.program_nodes import Nodes
+from sim.golden.features.programs.program import DELAY, HOP, TOLD, Remote, signal_cycles, timeline
+from sim.golden.features.programs.program_nodes import Nodes
 
 
 def pair(nodes=3):

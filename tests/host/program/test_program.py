@@ -8,7 +8,7 @@ from hdl.control.protocol import Operation
 from host.driver.command import Command
 from host.program.order import Region, Wait
 from host.program.program import CompiledProgram, Program, ProgramError, Queue, RaceError
-from sim.golden.program import Timed, timeline
+from sim.golden.features.programs.program import Timed, timeline
 from tests.host.program.random_programs import conflicting, random_program
 
 #: Random programs of each case; 1,000 in all.

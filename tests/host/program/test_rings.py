@@ -17,7 +17,7 @@ from host.program.program import CompiledProgram, Program, Queue, RaceError
 from host.program.schedules import Kind, Schedule, build, layers_of
 from host.training.optimizers import SGD, Adam
 from host.training.schedule import Execution
-from sim.golden.stand_in import compute_cycles
+from sim.golden.features.compute_stub.stand_in import compute_cycles
 from tests.host import rings
 
 #: Ten layers of one group to three.

@@ -13,7 +13,7 @@ from host.program.feeding import COMPUTE, FOLD, Closing, RoundModel, RoundProgra
 from sim.golden import masking
 from sim.golden import ring as golden_ring
 from sim.golden.codecs import WEIGHT_CODECS
-from sim.golden.rounds import Close, Rounds, fold, late_weights, scale_table
+from sim.golden.features.quorum.rounds import Close, Rounds, fold, late_weights, scale_table
 from sim.link_faults import RandomFaults
 from tests.host import rings
 

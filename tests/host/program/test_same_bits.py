@@ -12,8 +12,8 @@ from host.program.estimate import Costs
 from host.program.schedules import Kind, Schedule, build, layers_of, search
 from sim.golden import ring
 from sim.golden.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
-from sim.golden.program import makespan, timeline
-from sim.golden.program_nodes import Nodes
+from sim.golden.features.programs.program import makespan, timeline
+from sim.golden.features.programs.program_nodes import Nodes
 
 #: Ten layers of one or two groups each.
 WIDTHS = [12, *[6] * 9, 5]

@@ -8,7 +8,7 @@ import pytest
 from host.program.estimate import Collective, Costs
 from host.program.program import CompiledProgram, ProgramError, Queue, RaceError
 from host.program.schedules import Kind, Schedule, build, chunks, layers_of, search
-from sim.golden.program import GAP, Timed, makespan, timeline
+from sim.golden.features.programs.program import GAP, Timed, makespan, timeline
 
 DEEP = [64, *[32] * 9, 10]
 LENGTH = 10_880

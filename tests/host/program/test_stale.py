@@ -22,9 +22,9 @@ from host.training.engine import Computer
 from host.training.optimizers import SGD
 from sim.golden import ring as golden_ring
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
-from sim.golden.compute import Engine
-from sim.golden.program import GAP
-from sim.golden.program_nodes import Nodes
+from sim.golden.features.compute.compute import Engine
+from sim.golden.features.programs.program import GAP
+from sim.golden.features.programs.program_nodes import Nodes
 from tests.host import rings
 
 CONFIG = rings.CONFIGS["wide"]

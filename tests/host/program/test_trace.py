@@ -6,7 +6,7 @@ from host.driver.trace import TraceError, TraceRecord, records
 from host.program.estimate import Costs
 from host.program.program import origin_of, spans
 from host.program.schedules import Schedule, build, layers_of
-from sim.golden.program import timeline
+from sim.golden.features.programs.program import timeline
 
 RECORDS = TRACE_WORDS // 2
 PROGRAM = build(Schedule.parse("strict"), layers_of([64, 32, 32, 10]), nodes=2, costs=Costs(examples=8), staged=4096)

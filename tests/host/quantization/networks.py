@@ -9,7 +9,7 @@ import pytest
 from host.models.digits import digits
 from host.models.layers import perceptron
 from host.quantization.network import float_layers
-from sim.golden import quantization as golden
+from sim.golden.features.quantization import quantization as golden
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from host.quantization.schemes import Activation, Calibration, calibrate, requantization
-from sim.golden import quantization as golden
+from sim.golden.features.quantization import quantization as golden
 
 
 class TestActivation:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hdl.config import Quantization
 from host import cli
 from host.commands import quantize as command
 from host.quantization import experiment as quantize
@@ -247,7 +246,7 @@ class TestCommand:
     def test_trains_where_there_are_no_weights(self, run, few, monkeypatch, tmp_path):
         @contextlib.contextmanager
         def session(config, **options):
-            assert config.has(Quantization)
+            assert config.has("quantization")
             yield SimpleNamespace(ring=GoldenRing(), build_seconds={})
 
         def train(ring, task, config, *, on_step):

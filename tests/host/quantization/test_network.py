@@ -4,7 +4,7 @@ import re
 import numpy as np
 import pytest
 
-from hdl.quantization.arithmetic import Variant
+from hdl.features.quantization.arithmetic import Variant
 from host.models.layers import perceptron
 from host.quantization.network import (
     FloatLayer,
@@ -18,7 +18,7 @@ from host.quantization.network import (
 )
 from host.quantization.schemes import Activation, Calibration, Extrema, QuantizedWeights, Rounding, Scheme
 from sim.golden import conversion, floating
-from sim.golden import quantization as golden
+from sim.golden.features.quantization import quantization as golden
 from tests.host.quantization.networks import trained
 
 SCALE = 1 / 16
@@ -124,7 +124,7 @@ class TestNetwork:
 
     @pytest.mark.parametrize("per_channel", [False, True])
     def test_a_float_offset_is_computed_as_its_unit_does(self, per_channel):
-        """See tests/hdl/baselines/test_float_offset.py."""
+        """See tests/features/quantization/test_float_offset.py."""
         data, layers = trained()
         network = quantize(layers, data.train_x, QuantizationConfig(
             scheme=Scheme.FLOAT_OFFSET, per_channel=per_channel), input_scale=SCALE)

@@ -1,4 +1,5 @@
-"""Commands of a set on golden nodes of a relay: host/relay/lists.py and sim/golden/relay_nodes.py."""
+"""Commands of a set on golden nodes of a relay: host/relay/lists.py and sim/golden/features/streaming/relay_nodes.py.
+"""
 
 import dataclasses
 
@@ -10,10 +11,10 @@ from host.relay.lists import compile_relay, relay_program
 from host.relay.plan import Worker, make_relay_plan
 from sim.arithmetic import functions
 from sim.golden import ring
-from sim.golden.program import timeline
-from sim.golden.program_nodes import Placed
-from sim.golden.relay import Server, relay_set
-from sim.golden.relay_nodes import RelayNodes
+from sim.golden.features.programs.program import timeline
+from sim.golden.features.programs.program_nodes import Placed
+from sim.golden.features.streaming.relay import Server, relay_set
+from sim.golden.features.streaming.relay_nodes import RelayNodes
 
 ARRAY = Array(rows=4, lanes=4)
 SETTINGS = ring.settings(1, gradient_scale=0.125, learning_rate=0.1, clip=np.inf, first_decay=0.9)

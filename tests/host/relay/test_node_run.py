@@ -25,7 +25,7 @@ from host.relay.timeline import Far, set_times
 from host.training.optimizers import SGD, Adam
 from sim.golden import ring as golden
 from sim.golden.codecs import WEIGHT_CODECS
-from sim.golden.relay import Counts, counts, push_sum
+from sim.golden.features.streaming.relay import Counts, counts, push_sum
 from tests.host import rings
 from tests.host.relay.sets import do
 

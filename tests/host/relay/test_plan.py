@@ -6,7 +6,7 @@ import pytest
 
 from host.memory.checker import overlaps
 from host.relay.plan import RelayPlan, Worker, check_server, cut, largest_microbatch, make_relay_plan
-from sim.golden.relay import Unit, units_of
+from sim.golden.features.streaming.relay import Unit, units_of
 
 #: Room for layers of 64 x 64.
 WORKER = Worker(weight_words=8320, gradient_words=8320, activation_words=8192, far_words=1 << 16)

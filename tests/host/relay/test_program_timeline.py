@@ -9,7 +9,7 @@ import pytest
 from host.relay.lists import RelayLists, relay_program
 from host.relay.plan import Worker, make_relay_plan
 from host.relay.timeline import Costs, Far, packet_cycles, program_run, relay_run
-from sim.golden.relay import Unit
+from sim.golden.features.streaming.relay import Unit
 
 #: Moves of a microbatch of 64 elements, and of 32: 37 and 29 cycles in, 23 and 15 out.
 FAST = Far(rate=Fraction(4), latency=16)

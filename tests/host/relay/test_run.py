@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
+from host.labs.relay.experiment import CASES, WORKER, choices, failures, learn, replay_log, row_of, stalls
 from host.models.digits import digits
 from host.relay.edits import Kind, RefusedError, Structure, edited
-from host.relay.experiment import CASES, WORKER, choices, failures, learn, replay_log, row_of, stalls
 from host.relay.run import Blind, Plateau, RelayRun, SetReport, Together, Underflow, accuracy_of
 from host.training.optimizers import SGD, Adam
-from sim.golden.relay import Counts
+from sim.golden.features.streaming.relay import Counts
 from tests.host.relay.sets import do
 
 DATA = digits()

@@ -14,7 +14,7 @@ from host.relay.timeline import (
     relay_run,
     uniform,
 )
-from sim.golden.relay import Unit, accesses, units_of
+from sim.golden.features.streaming.relay import Unit, accesses, units_of
 
 #: A 64 x 64 layer, 16 units, microbatches of 8, and 4 workers.
 LAYER = Unit(1, 64, 64)

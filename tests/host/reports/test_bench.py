@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from hdl.config import NodeConfig, Optimizer
-from hdl.quantization.engine import infer_cycles
+from hdl.features.quantization.engine import infer_cycles
 from host.driver.device import Device
 from host.driver.ring import Ring
 from host.reports import bench

@@ -2,7 +2,7 @@
 
 import pytest
 
-from host.predict.model import Step, model_of, predict
+from host.labs.predict.model import Step, model_of, predict
 from host.program.schedules import layers_of
 from host.reports import chakra, measured
 from host.reports.chakra import Command, Kind

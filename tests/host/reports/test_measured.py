@@ -8,7 +8,7 @@ from host.program.estimate import Costs
 from host.program.schedules import Schedule, build, layers_of
 from host.reports.measured import SCHEDULES, schedules_of, write
 from host.training.record import Step, Training, TrainingConfig
-from sim.golden.program import makespan, timeline
+from sim.golden.features.programs.program import makespan, timeline
 
 LAYERS = layers_of([64, 32, 10])
 CYCLES = {"none": (4000, 4100), "layers": (3000, 3100), "chunks:2": (3500, 3200)}

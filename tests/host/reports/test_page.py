@@ -12,14 +12,14 @@ import pytest
 
 from host.columns import pairs
 from host.jobs.figures import Figures
+from host.labs.sweep import plan as sweep
+from host.labs.sweep.page import tables
 from host.pytorch import report as pytorch_report
 from host.pytorch.jobs import Jobs, Operation, Options
 from host.reports import page, summary, training_page
-from host.sweep import plan as sweep
-from host.sweep.page import tables
 from tests import chromium
+from tests.host.labs.sweep.results_of_plan import store_all
 from tests.host.reports.test_report import build, build_changing, build_comparison, build_sparse, build_text, write
-from tests.host.sweep.results_of_plan import store_all
 
 #: Widths of windows: a phone's, and a computer's.
 WIDTHS = (390, 1280)

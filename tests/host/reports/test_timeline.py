@@ -6,7 +6,7 @@ import pytest
 from host.program.estimate import Costs
 from host.program.schedules import Schedule, build, layers_of
 from host.reports.timeline import busy, draw, trace, write_trace
-from sim.golden.program import Span, timeline
+from sim.golden.features.programs.program import Span, timeline
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from hdl.compute.layer_list import Place
+from hdl.features.compute.layer_list import Place
 from host.compute.instructions import Array
 from host.tiling.costs import GatewareCost, ModelCost, WrongProductError, estimated, node_of, product
 from host.tiling.space import Level, Nest, Plan, Space

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from hdl.compute.operands import OPERANDS
+from hdl.features.compute.operands import OPERANDS
 from host.compute.instructions import Array
 from host.tiling.costs import product
 from host.tiling.space import Level, Nest, Plan, Space

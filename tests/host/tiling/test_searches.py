@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from host.compute.instructions import Array
-from host.reports.tiling import table
+from host.labs.tiling.experiment import METHODS, TASKS, compare, optimum
+from host.labs.tiling.report import table
 from host.tiling.costs import estimated, product
-from host.tiling.experiment import METHODS, TASKS, compare, optimum
 from host.tiling.searches import Network, actor_critic, annealing, best_first, numbers, random_search
 from host.tiling.space import Evaluations, ExhaustedError, Nest, Plan, Space
 

@@ -2,7 +2,11 @@
 
 import contextlib
 
-from hdl.config import ComputeStub, Grid, Memories, NodeConfig, Optimizer, Programs, Replay
+from hdl.config import Memories, NodeConfig, Optimizer
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.programs.feature import Programs
+from hdl.features.replay.feature import Replay
 from host.driver.device import Device
 from host.topology.grid import Topology
 from host.topology.switching import GridNodes

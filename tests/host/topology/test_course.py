@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from hdl.config import Grid, NodeConfig, Weights
+from hdl.config import NodeConfig, Weights
+from hdl.features.grid.feature import Grid
 from host.topology.course import Course, Request, grid_size
 from host.topology.grid import Part, Shape, Topology, TopologyError
 from host.topology.switching import check_weights

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hdl.ring.replay.keepalive import KeepAlive
+from hdl.features.replay.keepalive import KeepAlive
 from host.program.program import Program, Queue, origin_of, spans
 from host.topology.grid import Part, Shape
 from sim.link_faults import RandomFaults

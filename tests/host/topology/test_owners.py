@@ -7,8 +7,8 @@ import pytest
 
 from host.topology.grid import Part, Shape, Topology, TopologyError
 from host.topology.owners import hand_over, moved, owners, reslice
-from sim.golden import grid
 from sim.golden import ring as golden
+from sim.golden.features.grid import grid
 
 OWNING = (Shape.FLAT, Shape.GRID)
 

@@ -12,9 +12,9 @@ from host.driver.optimizer_settings import Rule, Settings
 from host.topology.grid import Part, Shape, Topology, TopologyError
 from host.topology.owners import carry_over
 from host.topology.switching import GridNodes
-from sim.golden import grid as golden_grid
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
+from sim.golden.features.grid import grid as golden_grid
 from sim.link_faults import RandomFaults
 from tests import mx5
 from tests.host.rings import CONFIGS, TIMEOUT, random

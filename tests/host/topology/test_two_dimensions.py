@@ -7,9 +7,9 @@ from host.driver.codebooks import codebook
 from host.driver.optimizer_settings import Rule, Settings
 from host.reports.grid_speed import COMMANDS, UPDATE, limit, measure
 from host.topology.grid import Shape
-from sim.golden import grid as golden_grid
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+from sim.golden.features.grid import grid as golden_grid
 from tests.host.rings import CONFIGS, random
 from tests.host.topology.grids import open_grid
 

@@ -18,7 +18,7 @@ from host.training.schedule import programmed
 from host.training.trainer import make_trainer
 from host.training.updates import check_run
 from host.training.workloads import Classifier
-from sim.golden.program import Span
+from sim.golden.features.programs.program import Span
 from tests.host import rings
 
 NODES = 3

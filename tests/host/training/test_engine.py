@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hdl.config import Compute, NodeConfig, Weights
+from hdl.config import NodeConfig, Weights
+from hdl.features.compute.feature import Compute
 from hdl.group import GROUP
 from host.driver.diagnosis import RingError
 from host.models import layers

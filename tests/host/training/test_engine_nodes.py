@@ -6,18 +6,18 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.compute.layer_list import Place, operand_layout
 from hdl.control.protocol import Opcode, Operation, header_layout
+from hdl.features.compute.layer_list import Place, operand_layout
 from hdl.group import GROUP
 from host.compute.instructions import Array
 from host.compute.lists import compile_lists
 from host.driver.command import Command
 from host.driver.diagnosis import RingError
 from host.driver.words import fields, places
+from host.labs.centroids.lab import CentroidClassifier
 from host.memory.plan import PlanError
 from host.models.digits import Dataset
 from host.program.schedules import layers_of
-from host.training.centroid_tables import CentroidClassifier
 from host.training.engine import Computer, computer_of
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig

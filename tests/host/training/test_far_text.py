@@ -5,7 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.config import Compute, NodeConfig, Programs
+from hdl.config import NodeConfig
+from hdl.features.compute.feature import Compute
+from hdl.features.programs.feature import Programs
 from host.memory.chain import KINDS
 from host.models.digits import digits
 from host.models.text import Text, topics

@@ -6,8 +6,10 @@ import itertools
 import numpy as np
 import pytest
 
-from hdl.config import ComputeStub, Memories, NodeConfig, Programs
+from hdl.config import Memories, NodeConfig
 from hdl.control.command_queue import CommandQueue
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.programs.feature import Programs
 from hdl.group import GROUP
 from host.models.digits import Dataset
 from host.program.estimate import Costs
@@ -20,7 +22,7 @@ from host.training.schedule import programmed
 from host.training.trainer import make_trainer
 from host.training.updates import check_run
 from host.training.workloads import Classifier
-from sim.golden.program import Span
+from sim.golden.features.programs.program import Span
 from tests.host import rings
 
 NODES = 3

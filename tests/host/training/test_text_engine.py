@@ -5,7 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.config import Compute, NodeConfig, Programs
+from hdl.config import NodeConfig
+from hdl.features.compute.feature import Compute
+from hdl.features.programs.feature import Programs
 from host.driver.diagnosis import RingError
 from host.models import transformer
 from host.models.text import Text, topics

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.compute.layer_list import Place
 from hdl.config import NodeConfig
+from hdl.features.compute.layer_list import Place
 from host.compute.instructions import Array
 from host.models.text import Text, topics
 from host.training.engine import TextComputer, engine_node, text_lists

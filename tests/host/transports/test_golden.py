@@ -8,18 +8,15 @@ import pytest
 
 import gradring
 import sim.verilated.build
-from hdl.config import (
-    Memories,
-    NodeConfig,
-    Programs,
-    Quantization,
-    Replay,
-    Slots,
-    Tenants,
-    Throttles,
-    Worker,
-)
+from hdl.config import Memories, NodeConfig
 from hdl.control.protocol import Operation
+from hdl.features.programs.feature import Programs
+from hdl.features.quantization.feature import Quantization
+from hdl.features.replay.feature import Replay
+from hdl.features.slots.feature import Slots
+from hdl.features.streaming.feature import Worker
+from hdl.features.tenants.feature import Tenants
+from hdl.features.throttles.feature import Throttles
 from host import cli
 from host.driver.command import Command
 from host.driver.errors import BadAddressError, ProgramTooLongError

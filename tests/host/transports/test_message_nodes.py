@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus, Opcode, Operation, Space
-from hdl.ring.slots.layouts import MESSAGE_OPCODE
+from hdl.features.slots.layouts import MESSAGE_OPCODE
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.errors import BadAddressError, BadLengthError, NoAnswerError

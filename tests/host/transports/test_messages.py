@@ -9,7 +9,7 @@ import pytest
 from hdl.control.protocol import Opcode, Status
 from host.driver.errors import TransportStatus
 from host.transports.messages import PATIENCE, SLICE, WINDOW, MessageHub, place_of
-from sim.golden.messages import Header, message
+from sim.golden.features.slots.messages import Header, message
 
 
 def packet(words):

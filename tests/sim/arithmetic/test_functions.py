@@ -5,6 +5,7 @@ import pytest
 
 from sim.arithmetic import functions
 from sim.golden import summation as golden
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow")
 
@@ -121,18 +122,17 @@ def test_errors():
     a, b = np.zeros((2, 3), np.float32), np.zeros((3, 4), np.float32)
     for call, message in (
             (lambda: functions.product(a, a),
-             r"Matrices must be \(…, m, k\) and \(…, k, n\), not \(2, 3\) and \(2, 3\)"),
+             "Matrices must be (…, m, k) and (…, k, n), not (2, 3) and (2, 3)"),
             (lambda: functions.product(a, b[0]),
-             r"Matrices must be \(…, m, k\) and \(…, k, n\), not \(2, 3\) and \(4,\)"),
-            (lambda: functions.product(a, b, a), r"Initial sums must be of shape \(2, 4\), not \(2, 3\)"),
+             "Matrices must be (…, m, k) and (…, k, n), not (2, 3) and (4,)"),
+            (lambda: functions.product(a, b, a), "Initial sums must be of shape (2, 4), not (2, 3)"),
             (lambda: functions.product(a, b.astype(np.float64)),
              "Arrays must be all of float32 or all of float64, not float32, float64"),
             (lambda: functions.row_sums(a.astype(int)), "Arrays must be all of float32 or all of float64, not int64"),
             (lambda: functions.gather_sums(a, np.zeros(3, int), 1),
-             r"Rows and their places must be \(rows, columns\) and \(rows\), not \(2, 3\) and \(3,\)"),
+             "Rows and their places must be (rows, columns) and (rows), not (2, 3) and (3,)"),
             (lambda: functions.gather_sums(a, np.array([0, 4]), 4),
              "Places must be at least 0 and below 4, not 0 to 4"),
-            (lambda: functions.exp(a + 1), r"Argument of exp must be at most zero, not 1\.0"),
-            (lambda: functions.log(a), r"Argument of log must be finite and at least 1, not 0\.0")):
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            call()
+            (lambda: functions.exp(a + 1), "Argument of exp must be at most zero, not 1.0"),
+            (lambda: functions.log(a), "Argument of log must be finite and at least 1, not 0.0")):
+        refuses(message, call)

@@ -19,6 +19,7 @@ from sim.golden.fixed_point import (
     update,
 )
 from sim.golden.optimizer import Rule
+from tests.refusals import refuses
 
 ONE = 1 << FRACTION_BITS
 RULES = [Rule.SGD, Rule.MOMENTUM]
@@ -34,8 +35,7 @@ def test_quantise():
         1 << 16, -(1 << 17), (1 << 17) - 1, 58982]
     # One half less the smallest step of a float64: a half that was added first would round it up.
     assert quantise(0.49999999999999994, 8, 0) == 0
-    with pytest.raises(ValueError, match=r"^Values must be numbers, not array\(nan\)$"):
-        quantise(np.nan, 8, 0)
+    refuses("Values must be numbers, not array(nan)", quantise, np.nan, 8, 0)
 
 
 def test_dequantise():

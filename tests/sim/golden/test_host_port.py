@@ -2,7 +2,8 @@
 
 import pytest
 
-from hdl.config import Int16Config, NodeConfig
+from hdl.config import NodeConfig
+from hdl.features.int16.feature import Int16Config
 from sim.golden.host_port import PortModel
 
 FULL = NodeConfig()

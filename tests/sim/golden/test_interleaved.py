@@ -5,11 +5,12 @@ import graphlib
 import pytest
 
 from sim.golden import interleaved
+from sim.golden.features.slots.slot_cycles import DENSE, MX9, Form, slot_cycles
 from sim.golden.interleaved import GATHER as AG
 from sim.golden.interleaved import SCATTER as SR
 from sim.golden.interleaved import blockwise, order
 from sim.golden.ring_cycles import update_cycles
-from sim.golden.slot_cycles import DENSE, MX9, Form, slot_cycles
+from tests.refusals import refuses
 
 #: Measured cycles of a dense update with credits, by elements and nodes: docs/ring/interleaved.md.
 MEASURED = {(16384, 2): 17030, (16384, 4): 25486, (16384, 8): 29714, (4832, 4): 7624, (4832, 8): 8887}
@@ -128,5 +129,4 @@ class TestCycles:
         assert Form(scatter=(0.5, 0)).words(SR, 64) == 36
 
     def test_errors(self):
-        with pytest.raises(ValueError, match=r"^Ring must have 2 nodes or more, not 1$"):
-            slot_cycles(100, 1)
+        refuses("Ring must have 2 nodes or more, not 1", slot_cycles, 100, 1)

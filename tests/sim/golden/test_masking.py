@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 
 from sim.golden import masking as model
-from sim.golden import masking_cycles
 from sim.golden.masking import Element, Job, Mask
+from tests.hdl.masking import cycles as masking_cycles
+from tests.refusals import refuses
 
 TYPES = {Element.FP32: np.float32, Element.BF16: ml_dtypes.bfloat16, Element.FP16: np.float16}
 #: The least maximum of a row for which masked weights are promised to be zero.
@@ -53,10 +54,8 @@ def test_external_words():
 
 def test_external_errors():
     job = Job(rows=5, columns=7, mask=Mask(external=True))
-    with pytest.raises(ValueError, match=r"^External mask must be 2 words, not 3$"):
-        model.kept(job, [1, 2, 3])
-    with pytest.raises(ValueError, match=r"^Words must be given for an external mask, not None$"):
-        model.kept(job)
+    refuses("External mask must be 2 words, not 3", model.kept, job, [1, 2, 3])
+    refuses("Words must be given for an external mask, not None", model.kept, job)
 
 
 def test_external_is_combined():

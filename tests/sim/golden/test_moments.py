@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from sim.golden import moments as model
+from tests.refusals import refuses
 
 
 def beats(elements, keep, last):
@@ -56,8 +57,7 @@ def test_odd_counts(count):
 
 @pytest.mark.parametrize("count", [-1, 3, 4, 7])
 def test_count(count):
-    with pytest.raises(ValueError, match=rf"^Element count must end in the last of 3 words, not {count}$"):
-        model.unpack([1, 2, 3], count)
+    refuses(f"Element count must end in the last of 3 words, not {count}", model.unpack, [1, 2, 3], count)
 
 
 # --- beats
@@ -117,40 +117,3 @@ def test_beats_are_words(lanes):
         assert len(unpacked) == counts.sum() == len(rows) * 2 - alone
         assert unpacked.elements[unpacked.keep][:count].tolist() == vector.tolist()
         assert unpacked.last.tolist() == [False] * (len(unpacked) - 1) + [True]
-
-
-# --- cycles
-
-
-def offers(text):
-    """Indices on offer, a letter or digit per cycle."""
-    return [-1 if mark == "." else int(mark) for mark in text]
-
-
-def test_unpacker_cycles():
-    """A row is taken with its last beat; the output register takes a beat when the one before departs."""
-    always = np.ones(8, bool)
-    trace = model.trace_unpacker([2, 1, 2], willing=always, ready=always)
-    assert trace.offered.tolist() == offers(".01234..")
-    assert np.flatnonzero(trace.i_ready & trace.i_valid).tolist() == [1, 2, 4]
-    ready = np.array([0, 0, 0, 1, 0, 1, 1, 1, 1, 1], bool)
-    trace = model.trace_unpacker([2, 1], willing=np.ones(10, bool), ready=ready)
-    assert trace.offered.tolist() == offers(".000112...")
-    assert trace.o_valid.tolist() == [mark != "." for mark in ".000112..."]
-    assert np.flatnonzero(trace.i_ready & trace.i_valid).tolist() == [3, 5]
-    # The second row is on offer from cycle 5 on, of its own accord.
-    trace = model.trace_unpacker([1, 1], willing=np.array([1, 0, 0, 0, 0, 1, 0, 0], bool), ready=always)
-    assert trace.offered.tolist() == offers(".0....1.")
-    assert np.flatnonzero(trace.i_valid).tolist() == [0, 5]
-
-
-def test_packer_cycles():
-    """A beat is rounded in a cycle of its own; the lower half of a row leaves at once, the upper one with it."""
-    always = np.ones(10, bool)
-    trace = model.trace_packer([0, 1, 0, 1, 1], willing=always, ready=always)
-    assert trace.offered.tolist() == offers("...0.12...")
-    assert np.flatnonzero(trace.i_ready & trace.i_valid).tolist() == [0, 1, 2, 3, 4]
-    ready = np.arange(10) >= 6
-    trace = model.trace_packer([1, 1, 1], willing=always, ready=ready)
-    assert trace.offered.tolist() == offers("..0000012.")
-    assert np.flatnonzero(trace.i_ready & trace.i_valid).tolist() == [0, 1, 6]

@@ -10,6 +10,7 @@ from sim.golden import ring as golden
 from sim.golden.one_owner import GATHER, SCATTER
 from sim.golden.optimizer import Rule
 from sim.golden.ring_cycles import best_owner, update_cycles
+from tests.refusals import refuses
 
 SR, AG = SCATTER, GATHER
 
@@ -86,14 +87,10 @@ def test_words():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match=r"^Segments must be zero or more, not -1$"):
-        one_owner.order(-1)
-    with pytest.raises(ValueError, match=r"^Lag must be zero or more, not -1$"):
-        one_owner.order(1, lag=-1)
-    with pytest.raises(ValueError, match=r"^Ring must have at least 2 nodes for one of them to be the owner, not 1$"):
-        one_owner.packets(1, 1, 0, 0)
-    with pytest.raises(ValueError, match=r"^Owner must be a rank below 3, not 3$"):
-        one_owner.total(golden.bits(np.ones((3, 1))), 3)
+    refuses("Segments must be zero or more, not -1", one_owner.order, -1)
+    refuses("Lag must be zero or more, not -1", one_owner.order, 1, lag=-1)
+    refuses("Ring must have at least 2 nodes for one of them to be the owner, not 1", one_owner.packets, 1, 1, 0, 0)
+    refuses("Owner must be a rank below 3, not 3", one_owner.total, golden.bits(np.ones((3, 1))), 3)
     with pytest.raises(ValueError, match=r"^Rates must be one above 0 and up to 1 for each of 2 nodes or more, not "):
         update_cycles(100, 3, rates=[1, 1])
 

@@ -8,8 +8,10 @@ import pytest
 
 from sim.arithmetic import functions
 from sim.golden import operands, summation
-from sim.golden.nvfp4 import NVFP4
-from tests.sim.golden.test_nvfp4 import blocks_of, defined
+from sim.golden.features.bf16.operands import bfloat16
+from sim.golden.features.block_operands.operands import block_numbers, block_terms
+from sim.golden.features.nvfp4.nvfp4 import NVFP4
+from tests.features.nvfp4.golden.test_nvfp4 import blocks_of, defined
 
 
 def bits(value):
@@ -21,7 +23,7 @@ def bits(value):
     (2.0**-126, 2.0**-126), (2.0**-127, 0.0), (-(2.0**-130), -0.0), (3.4e38, np.inf), (-np.inf, -np.inf),
     (2.0**-126 * (1 - 2**-9), 2.0**-126), (2.0**-126 * (1 - 2**-7), 0.0)])
 def test_bfloat16(given, wanted):
-    assert operands.bfloat16(bits(given)) == bits(wanted)
+    assert bfloat16(bits(given)) == bits(wanted)
 
 
 def test_bfloat16_is_the_librarys():
@@ -30,13 +32,13 @@ def test_bfloat16_is_the_librarys():
         wanted = given.view(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
     wanted = np.where(np.abs(wanted) < 2.0**-126, np.copysign(np.float32(0), wanted), wanted)
     wanted = np.where(np.isnan(wanted), np.uint32(0x7FC0_0000), wanted.view(np.uint32))
-    np.testing.assert_array_equal(operands.bfloat16(given), wanted)
+    np.testing.assert_array_equal(bfloat16(given), wanted)
 
 
 def test_products_are_exact():
     """No product of two rounded numbers is rounded again: in fractions, over all exponents."""
     generator = np.random.default_rng(2)
-    a, b = (operands.bfloat16(generator.integers(1 << 32, size=3000, dtype=np.uint32)) for _ in "ab")
+    a, b = (bfloat16(generator.integers(1 << 32, size=3000, dtype=np.uint32)) for _ in "ab")
     found = operands.OPERANDS["bf16"].multiply(a, b).view(np.float32)
     compared = 0
     for x, y, product in zip(a.view(np.float32), b.view(np.float32), found, strict=True):
@@ -77,9 +79,9 @@ def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
     model = NVFP4(tensor_scale=tensor_scale)
     left = blocks_of(seed, pairs, tensor_scale)
     right = np.random.default_rng(seed).permutation(left)
-    (rows, row_scales), (columns, column_scales) = (operands.block_terms(model, bits(x)) for x in (left, right))
+    (rows, row_scales), (columns, column_scales) = (block_terms(model, bits(x)) for x in (left, right))
     totals = np.einsum("pbk,pbk->pb", rows, columns)
-    found = operands.block_numbers(model, totals, row_scales, column_scales)[:, 0]
+    found = block_numbers(model, totals, row_scales, column_scales)[:, 0]
     ends = {"zero": 0, "infinity": 0}
     for row, column, number in zip(left.tolist(), right.tolist(), found, strict=True):
         exact = dot_product(row, column, tensor_scale)

@@ -7,7 +7,7 @@ import pytest
 
 from sim.golden import exponential
 from sim.golden import summation as golden
-from sim.golden.row_functions import norm
+from sim.golden.features.compute.row_functions import norm
 
 NAN = 0x7FC0_0000
 

@@ -3,6 +3,7 @@ import pytest
 
 from sim.golden import floating
 from sim.golden import zero_value as model
+from tests.refusals import refuses
 from tests.words import bits_of
 
 A = bits_of([0, 5, 0, -3, 0, 0, 7, 0])
@@ -65,14 +66,10 @@ def test_sums(seed):
 
 
 def test_malformed_streams():
-    with pytest.raises(ValueError, match=r"^Stream must end with a whole group, not inside of the one at word 2$"):
-        model.decode([1, 5, 3, 7])
-    with pytest.raises(ValueError, match=r"^Element count must end in the last group of 32 elements, not 33$"):
-        model.decode([0], 33)
-    with pytest.raises(ValueError, match=r"^Element count must end in the last group of 64 elements, not 32$"):
-        model.decode([0, 0], 32)
-    with pytest.raises(ValueError, match=r"^Streams must have equally many groups, not 1 and 2$"):
-        model.add([0], [0, 0])
+    refuses("Stream must end with a whole group, not inside of the one at word 2", model.decode, [1, 5, 3, 7])
+    refuses("Element count must end in the last group of 32 elements, not 33", model.decode, [0], 33)
+    refuses("Element count must end in the last group of 64 elements, not 32", model.decode, [0, 0], 32)
+    refuses("Streams must have equally many groups, not 1 and 2", model.add, [0], [0, 0])
 
 
 @pytest.mark.parametrize(("lanes", "cycles"), [
@@ -85,28 +82,3 @@ def test_cycle_bounds(lanes, cycles):
     assert model.code_cycles(words, lanes) == cycles
     assert model.add_cycles(words, words) == 1 + 33 + 6
     assert model.add_cycles(words, model.encode(elements[::-1])) == 6 + 33 + 6
-
-
-def test_encoder_by_hand():
-    # Two beats of four of one group: held at 1 and 2, six of zeros at 3 to 8, the mask from 10 on, taken at 11.
-    ready = np.ones(16, bool)
-    ready[10] = False
-    trace = model.trace_encoder([[5, 0, 0, 6], [0, 0, 7, 9]], [[1, 1, 1, 1], [1, 1, 1, 0]], [0, 1], depth=16,
-                                willing=np.ones(16, bool), ready=ready)
-    assert np.flatnonzero(trace.i_valid).tolist() == [0, 1]
-    assert np.flatnonzero(trace.i_ready).tolist() == [0, 1, *range(8, 16)]
-    assert np.flatnonzero(trace.o_valid).tolist() == [10, 11, 12, 13, 14]
-    assert trace.o_payload[10:15, 0].tolist() == [0b0100_1001, 0b0100_1001, 5, 6, 7]
-    assert np.flatnonzero(trace.o_last).tolist() == [14]
-
-
-def test_decoder_by_hand():
-    # Mask and value are accepted at 0 and 1, the first of four beats is offered at 4, and taken at 5.
-    ready = np.ones(12, bool)
-    ready[4] = False
-    trace = model.trace_decoder([1 << 17, 9], [0, 1], lanes=8, depth=16, willing=np.ones(12, bool), ready=ready)
-    assert trace.i_ready.all()
-    assert np.flatnonzero(trace.o_valid).tolist() == [4, 5, 6, 7, 8]
-    assert trace.o_payload[7].tolist() == [0, 9, 0, 0, 0, 0, 0, 0]
-    assert trace.o_payload[[4, 5, 6, 8]].sum() == 0
-    assert np.flatnonzero(trace.o_last).tolist() == [8]

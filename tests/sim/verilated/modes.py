@@ -4,8 +4,6 @@ import contextlib
 import ctypes
 import platform
 
-__all__ = ["hostile"]
-
 #: Bits of MXCSR: subnormal operands are zeros, rounding is upwards, subnormal results are zeros.
 _MXCSR = 0x0040 | 0x4000 | 0x8000
 #: Place of MXCSR in a fenv_t of x86-64.

@@ -6,8 +6,6 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.ring.ports import port_names
 
-__all__ = ["STAMP", "Probe", "TwoPorts"]
-
 #: A host word that leaves for the ring as the number of the cycle in which it is on the wires.
 STAMP = 0xFFFF_FFFF
 

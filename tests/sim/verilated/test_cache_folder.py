@@ -21,6 +21,7 @@ from hdl.streams.stream import SkidBuffer
 from sim.verilated import cache, cache_bound, cache_content, cache_folder, toolchain, verilog
 from sim.verilated.cache import cached, complete
 from sim.verilated.toolchain import ToolError
+from tests.refusals import refuses
 
 
 @pytest.fixture
@@ -153,8 +154,7 @@ def test_size(text, expected):
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "5 apples", "1e9", "i"])
 def test_no_size(text):
-    with pytest.raises(ValueError, match=rf"^Size must be a number of bytes such as 5GB or 500MB, not '{text}'$"):
-        cache_folder.size(text)
+    refuses(f"Size must be a number of bytes such as 5GB or 500MB, not '{text}'", cache_folder.size, text)
 
 
 class TestRefusals:

@@ -17,15 +17,17 @@ from amaranth.lib.wiring import In, Out
 
 from boards.units import UNITS
 from hdl.config import NodeConfig
+from hdl.config.forms import from_dict
 from hdl.floating.add import FloatAdder
-from hdl.masking.generator import MaskGenerator
 from hdl.node import Node
+from hdl.registry import FEATURES
 from hdl.streams import stream
 from hdl.streams.stream import Queue, SkidBuffer
-from sim.verilated import identity, toolchain, verilog
+from sim.verilated import identity, verilog
 from sim.verilated.identity import identity_of
 from sim.verilated.native import Arithmetic
 from tests import mx5
+from tests.featured import FEATURED
 
 ROOT = Path(__file__).parents[3]
 PRINT = """
@@ -119,29 +121,36 @@ def test_globals_are_seen(monkeypatch):
     assert identity_of(Node(NodeConfig())) == node
 
 
-def test_sources_are_seen(monkeypatch, tmp_path):
-    """Modules that one imports count, directly or not, and no other. None is known that has changed since."""
-    def clear():
-        for cached in (identity._path, identity._text, identity._imports, identity._imported):
-            cached.cache_clear()
+SOURCES = """
+import sys
+from pathlib import Path
+from hdl.floating.add import FloatAdder
+from hdl.masking.generator import MaskGenerator
+from sim.verilated.identity import identity_of
+for _ in range(2):
+    print(identity_of(FloatAdder()), identity_of(MaskGenerator(lanes=2)))
+    with Path("hdl/floating/stages.py").open("a") as source:  # FloatAdder imports it relatively
+        source.write("# changed\\n")
+"""
 
-    before, mask = identity_of(FloatAdder()), identity_of(MaskGenerator(lanes=2))
+
+def test_sources_are_seen(tmp_path):
+    """Modules that one imports count, directly or not, and no other. None is known that has changed since."""
     for name in ("hdl", "sim"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(toolchain, "ROOT", tmp_path)
-    clear()
-    try:
-        assert identity_of(FloatAdder()) == before
-        with (tmp_path / "hdl/floating/stages.py").open("a") as source:  # FloatAdder imports it relatively
-            source.write("# changed\n")
-        clear()
-        assert identity_of(FloatAdder()) not in (before, None)
-        assert identity_of(MaskGenerator(lanes=2)) == mask
-        monkeypatch.setattr(identity, "_LOADED", time.time() - 10)
-        assert identity_of(FloatAdder()) is None
-        assert identity_of(MaskGenerator(lanes=2)) == mask
-    finally:
-        clear()
+    changed = tmp_path / "hdl/floating/stages.py"
+    seen = []
+    for _ in range(2):
+        for path in tmp_path.rglob("*.py"):
+            os.utime(path, (0, 0))
+        lines = subprocess.run([sys.executable, "-c", SOURCES], cwd=tmp_path, capture_output=True, text=True,
+                               check=True, timeout=60).stdout.splitlines()
+        seen.append([line.split() for line in lines])
+    assert changed.read_text().count("# changed") == 4
+    ((before, mask), (since, same)), ((after, later), _) = seen
+    assert since == "None"
+    assert after not in (before, "None")
+    assert mask == same == later != "None"
 
 
 def test_convert(monkeypatch, tmp_path):
@@ -168,3 +177,37 @@ def test_convert(monkeypatch, tmp_path):
     verilog.convert(Applied(_plus(1), other=threading.Lock()), name="applied")
     verilog.convert(Applied(_plus(1), other=threading.Lock()), name="applied")
     assert seen[4:] == ["Applied"] * 2
+
+
+#: Nodes with a format that can be one of operands: its feature describes it for the compute engine as well.
+_OPERANDS = {"bf16", "mx", "nvfp4", "streaming", "compute", "far", "block_operands", "codebook_layers"}
+#: Features, and the nodes without them that have their sources in the key, since units import them in some nodes.
+IMPORTED = {**{name: _OPERANDS for name in ("compute", "block_operands", "codebook_layers")}, "replay": {"grid"}}
+
+
+def test_keys_cover_the_features_of_a_node(monkeypatch):
+    """A file of a feature counts for nodes with the feature, and for no other."""
+    nodes = {name: from_dict(options) for name, (options, _) in FEATURED.items()}
+
+    def keys():
+        for function in (identity._text, identity._imports, identity._imported):
+            function.cache_clear()
+        return {name: identity_of(Node(node)) for name, node in nodes.items()}
+
+    before, others = keys(), {}
+    assert None not in before.values()
+    assert FEATURED.keys() == FEATURES.keys() - {"int16"}
+    text = identity.toolchain.text
+    for name, (_, file) in FEATURED.items():
+        path = ROOT / f"hdl/features/{name}/{file}.py"
+        assert path.is_file()
+        with monkeypatch.context() as patch:
+            patch.setattr(identity.toolchain, "text", lambda other, path=path: text(other) + "#" * (other == path))
+            after = keys()
+        changed = {node for node in nodes if after[node] != before[node]}
+        having = {node for node, config in nodes.items() if config.has(name)}
+        assert having <= changed, name
+        if changed - having - IMPORTED.get(name, set()):
+            others[name] = changed - having
+    keys()
+    assert others == {}

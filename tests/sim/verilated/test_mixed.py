@@ -5,6 +5,7 @@ import pytest
 from sim.verilated.build import build_ring
 from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
+from tests.refusals import refuses
 from tests.sim.verilated.probe import STAMP, Probe, TwoPorts
 from tests.sim.verilated.test_ring import load, outcome, reports
 from tests.sim.verilated.test_wave import HIERARCHY, blocks, unpack_lz4
@@ -142,13 +143,10 @@ def test_words_arrive_in_their_cycles(probe, masking):
 
 
 def test_errors(probe):
-    with pytest.raises(ValueError, match=r"^Libraries must be one for each of the 3 nodes, not 2$"):
-        VerilatedRing([probe] * 2, nodes=3)
-    with pytest.raises(ValueError, match=r"^Ring size must be between 1 and 255 nodes, not 0$"):
-        VerilatedRing([])
-    with pytest.raises(ValueError, match=r"^Nodes of a ring must have one kind of ports, not 1 with credits and 2 "
-                                         r"with replay$"):
-        VerilatedRing([probe, build_ring(TwoPorts())])
+    refuses("Libraries must be one for each of the 3 nodes, not 2", VerilatedRing, [probe] * 2, nodes=3)
+    refuses("Ring size must be between 1 and 255 nodes, not 0", VerilatedRing, [])
+    refuses("Nodes of a ring must have one kind of ports, not 1 with credits and 2 with replay", VerilatedRing,
+            [probe, build_ring(TwoPorts())])
     with pytest.raises(ValueError, match=r"^Nodes of a ring must have one arithmetic, not native and gateware$"):
         VerilatedRing([build_ring(Probe(), arithmetic=Arithmetic.NATIVE), probe])
     with pytest.raises(ValueError, match=r"^Nodes of a ring must have one kind of build, not untraced and traced$"):

@@ -19,6 +19,7 @@ from sim.verilated.part_processes import LocalProcesses
 from sim.verilated.parts import PartedRing, ProcessEndedError, bounds
 from sim.verilated.processes import is_alive
 from sim.verilated.ring import VerilatedRing
+from tests.refusals import refuses
 from tests.sim.verilated.probe import STAMP, Probe, TwoPorts
 from tests.sim.verilated.test_ring import load, outcome
 
@@ -133,8 +134,7 @@ def test_states(library):
         assert outcome(ring, 2000) == expected
         for one, given, whose in ((ring, other.save(), "library, size and processes"),
                                   (other, state, "library and size")):
-            with pytest.raises(ValueError, match=rf"^State must be one saved from a ring of the same {whose}$"):
-                one.restore(given)
+            refuses(f"State must be one saved from a ring of the same {whose}", one.restore, given)
 
 
 def test_failed_assertion_names_the_node(library):
@@ -205,8 +205,7 @@ def test_a_process_that_dies_while_the_ring_waits(library):
         processes._started[0].wait(10)
         with pytest.raises(ProcessEndedError, match=r"process 1 of 2 \(PID \d+, SIGTERM\), which had nodes 1 to 1, "):
             ring.status(1)
-    with pytest.raises(ValueError, match=r"^Simulation must be used before it is closed$"):
-        ring.status(1)
+    refuses("Simulation must be used before it is closed", ring.status, 1)
 
 
 def test_others_end_with_the_first(library):
@@ -235,17 +234,14 @@ def test_errors(library):
     with pytest.raises(ValueError, match=rf"{message}5$"):
         PartedRing(library, nodes=4, processes=LocalProcesses(5))
     exchange = SharedExchange(SharedExchange.create(1), 0, 1)
-    with pytest.raises(ValueError, match=r"^Each of 1 processes must have at least one node, not \(0, 0\)$"):
-        Part((0, 0), exchange)
+    refuses("Each of 1 processes must have at least one node, not (0, 0)", Part, (0, 0), exchange)
     with VerilatedRing(library, nodes=4, part=Part((0, 4), exchange)) as ring, \
             pytest.raises(ValueError, match=r"^Grid must be between 1 and 4294967295 cycles, not 0$"):
         ring.set_grid(0)
     exchange.close()
     with PartedRing(library, nodes=4, processes=LocalProcesses(2)) as ring:
         for call in (ring.status, ring.receive, lambda node: ring.run(1, until_packet_at=node)):
-            with pytest.raises(ValueError, match=r"^Node must be between 0 and 3, not 4$"):
-                call(4)
+            refuses("Node must be between 0 and 3, not 4", call, 4)
         with pytest.raises(ValueError, match=r"^Packet must be one sequence of at least one word, not of shape "):
             ring.send(3, [])
-        with pytest.raises(ValueError, match=r"^Nodes must have far memories$"):
-            ring.set_far_speed(latency=3)
+        refuses("Nodes must have far memories", ring.set_far_speed, latency=3)

@@ -9,6 +9,7 @@ import pytest
 from sim.verilated import ring as verilated_ring
 from sim.verilated.build import build_ring
 from sim.verilated.ring import NEVER, VerilatedRing
+from tests.refusals import refuses
 from tests.sim.verilated.probe import STAMP, Probe
 
 SEEDS = range(4)
@@ -263,30 +264,18 @@ def test_failed_assertion_names_the_node(ring):
 
 
 def test_errors(library, ring):
-    with pytest.raises(ValueError, match=r"^Ring size must be between 1 and 255 nodes, not 256$"):
-        VerilatedRing(library, nodes=256)
-    with pytest.raises(ValueError, match=r"^Thread count must be at least 1, not 0$"):
-        VerilatedRing(library, threads=0)
-    with pytest.raises(ValueError, match=r"^Node must be between 0 and 3, not 4$"):
-        ring.send(4, [1])
-    with pytest.raises(ValueError, match=r"^Packet must be one sequence of at least one word, not of shape \(0,\)$"):
-        ring.send(0, [])
-    with pytest.raises(ValueError, match=r"^Cycle count must not be negative, not -1$"):
-        ring.run(-1)
-    with pytest.raises(ValueError, match=r"^Quantum must be at least 1 cycle, not 0$"):
-        ring.set_quantum(0)
-    with pytest.raises(ValueError, match=r"^Data latency must be between 1 and 4294967295 cycles, not 0$"):
-        ring.links[0].set_latency(data=0)
-    with pytest.raises(ValueError, match=r"^Credit latency must be between 1 and 4294967295 cycles, not -1$"):
-        ring.links[0].set_latency(credit=-1)
-    with pytest.raises(ValueError, match=r"^Rate must be a fraction above 0 and at most 1, not 3/2$"):
-        ring.links[0].set_rate(3, 2)
-    with pytest.raises(ValueError, match=r"^A cut must be of cycles in ascending order, not from 8 to 5$"):
-        ring.links[0].cut(8, 5)
-    with pytest.raises(ValueError, match=r"^Bit to corrupt must be between 0 and 32, not 33$"):
-        ring.links[0].corrupt(word=0, bit=33)
-    with pytest.raises(ValueError, match=r"^Word to corrupt must be one of those to come, from 0, not -1$"):
-        ring.links[0].corrupt(word=-1, bit=0)
+    refuses("Ring size must be between 1 and 255 nodes, not 256", VerilatedRing, library, nodes=256)
+    refuses("Thread count must be at least 1, not 0", VerilatedRing, library, threads=0)
+    refuses("Node must be between 0 and 3, not 4", ring.send, 4, [1])
+    refuses("Packet must be one sequence of at least one word, not of shape (0,)", ring.send, 0, [])
+    refuses("Cycle count must not be negative, not -1", ring.run, -1)
+    refuses("Quantum must be at least 1 cycle, not 0", ring.set_quantum, 0)
+    refuses("Data latency must be between 1 and 4294967295 cycles, not 0", ring.links[0].set_latency, data=0)
+    refuses("Credit latency must be between 1 and 4294967295 cycles, not -1", ring.links[0].set_latency, credit=-1)
+    refuses("Rate must be a fraction above 0 and at most 1, not 3/2", ring.links[0].set_rate, 3, 2)
+    refuses("A cut must be of cycles in ascending order, not from 8 to 5", ring.links[0].cut, 8, 5)
+    refuses("Bit to corrupt must be between 0 and 32, not 33", ring.links[0].corrupt, word=0, bit=33)
+    refuses("Word to corrupt must be one of those to come, from 0, not -1", ring.links[0].corrupt, word=-1, bit=0)
     with VerilatedRing(library, nodes=3) as smaller, \
             pytest.raises(ValueError, match=r"^State must be one saved from a ring of the same library and size$"):
         smaller.restore(ring.save())

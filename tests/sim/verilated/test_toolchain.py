@@ -12,6 +12,7 @@ from amaranth.lib.wiring import In, Out
 from sim.verilated import toolchain, verilog
 from sim.verilated.vectors import Unit
 from sim.verilated.verilog import Port, convert, with_loops
+from tests.refusals import refuses
 
 
 class Invert(wiring.Component):
@@ -79,10 +80,8 @@ def test_convert():
 
 
 def test_convert_name():
-    with pytest.raises(ValueError, match=r"^Module name must be a Verilog identifier, not 'a b'$"):
-        convert(Invert(), name="a b")
-    with pytest.raises(ValueError, match=r"^Module name must be no keyword of Verilog, not 'table'$"):
-        convert(Invert(), name="table")
+    refuses("Module name must be a Verilog identifier, not 'a b'", convert, Invert(), name="a b")
+    refuses("Module name must be no keyword of Verilog, not 'table'", convert, Invert(), name="table")
 
 
 def test_convert_once(monkeypatch):

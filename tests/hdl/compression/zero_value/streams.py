@@ -3,19 +3,18 @@
 
 import functools
 
-import cocotb
 import numpy as np
 
 from hdl.compression.zero_value.adder import Adder
 from hdl.compression.zero_value.decoder import Decoder
 from hdl.compression.zero_value.encoder import Encoder
 from hdl.streams.stream import beat_layout, word_layout
-from sim import regression
 from sim.golden import floating
 from sim.golden import zero_value as model
-from sim.payload import pack, unpack
-from sim.streams import Monitor, Sink, Source, cycles, stalls, start
+from sim.payload import unpack
 from sim.verilated.vectors import Feed, Unit
+from tests.hdl.compression.packets import as_beats, as_rows
+from tests.hdl.compression.packets import words as as_words
 from tests.words import bits_of
 
 LANES = (1, 2, 4, 8)
@@ -43,30 +42,6 @@ def random_vectors(generator, total):
                   for _ in range(generator.integers(1, 6))]
         vectors.append(np.concatenate(pieces))
     return vectors
-
-
-def as_words(streams):
-    """Compressed streams, one after the other, as beats."""
-    last = np.concatenate([np.arange(len(words)) == len(words) - 1 for words in streams])
-    return pack(word_layout(), {"data": np.concatenate(streams), "last": last})
-
-
-def as_rows(vectors, lanes, generator):
-    """Vectors as elements, keep and last of beats. What is not kept is noise."""
-    rows, keep, last = [], [], []
-    for vector in vectors:
-        beats = -(-len(vector) // lanes)
-        padded = generator.integers(0, 1 << 32, beats * lanes, dtype=np.uint32)
-        padded[:len(vector)] = vector
-        rows.append(padded.reshape(beats, lanes))
-        keep.append((np.arange(beats * lanes) < len(vector)).reshape(beats, lanes))
-        last.append(np.arange(beats) == beats - 1)
-    return np.concatenate(rows), np.concatenate(keep), np.concatenate(last)
-
-
-def as_beats(rows, keep, last):
-    lanes = rows.shape[1]
-    return pack(beat_layout(lanes), {"elements": rows, "keep": (keep << np.arange(lanes)).sum(axis=1), "last": last})
 
 
 def taken_of(trace, layout, name="o"):
@@ -112,14 +87,6 @@ KNOWN_A = bits_of([0, 5, 0, -3, 0, 0, 7, 0])
 KNOWN_B = bits_of([0, -5, 2, 4, 0, 0, 1, 0])
 
 
-def check_same(trace, expected, payload, last, seed):
-    for name in ("i_valid", "i_ready", "o_valid"):
-        np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
-    valid = expected.o_valid
-    assert valid.any()
-    np.testing.assert_array_equal(payload[valid], expected.o_payload[valid], f"payload, {seed=}")
-    np.testing.assert_array_equal(last[valid], expected.o_last[valid], f"last, {seed=}")
-
 ONE = np.array([0b11, 0x3F80_0000, 0x4000_0000], np.uint32)
 
 TWO = np.array([0b11, 0x3F80_0000, 0x4000_0000, 0b1, 0x4040_0000], np.uint32)
@@ -128,51 +95,4 @@ EMPTY = np.array([0], np.uint32)
 
 DOUBLED = [0b11, 0x4000_0000, 0x4080_0000]
 
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def passes(dut):
-    layouts = {"beats": beat_layout(regression.parameters()["lanes"]), "words": word_layout()}
-    inputs, output = regression.parameters()["inputs"], regression.parameters()["output"]
-    kind = regression.parameters()["stalls"]
-    await start(dut)
-    await interrupt(dut, inputs)
-    sources = [Source(dut, name, layouts[form], stalls=stalls(kind, seed=seed))
-               for seed, (name, (form, _)) in enumerate(inputs.items())]
-    form, expected = output
-    sink = Sink(dut, "o", layouts[form], stalls=stalls(kind, seed=9))
-    monitors = [Monitor(dut, name, layouts[form]) for name, (form, _) in (*inputs.items(), ("o", output))]
-    for source, (_, beats) in zip(sources, inputs.values(), strict=True):
-        cocotb.start_soon(source.send(beats))
-    assert await sink.receive(len(expected)) == expected
-    counts = [len(beats) for _, beats in (*inputs.values(), output)]
-    assert [len(monitor.beats) for monitor in monitors] == counts
-
-async def interrupt(dut, inputs):
-    """Fill the unit with words that never end, and reset it."""
-    for name in inputs:
-        getattr(dut, f"{name}__payload").value = 0x5555_5555
-        getattr(dut, f"{name}__valid").value = 1
-    await cycles(dut, 50)
-    dut.rst.value = 1
-    for name in inputs:
-        getattr(dut, f"{name}__valid").value = 0
-    await cycles(dut, 1)
-    dut.rst.value = 0
-
 VECTORS = [KNOWN_A, np.zeros(32, np.uint32), np.arange(100, dtype=np.uint32)]
-
-
-def word_beats(vectors):
-    return [{"data": int(word), "last": int(number == len(words) - 1)}
-            for words in map(model.encode, vectors) for number, word in enumerate(words)]
-
-
-def row_beats(vectors, lanes):
-    rows, keep, last = as_rows(vectors, lanes, np.random.default_rng(1))
-    return [{"elements": row.tolist(), "keep": int((kept << np.arange(lanes)).sum()), "last": int(end)}
-            for row, kept, end in zip(rows, keep, last, strict=True)]
-
-
-def check_passes(unit, kind, *, lanes=1, **beats):
-    output = beats.pop("o")
-    regression.run(unit, module=__name__, parameters={
-        "lanes": lanes, "stalls": kind, "inputs": beats, "output": output})

@@ -13,6 +13,7 @@ from sim.golden import zero_value as model
 from sim.payload import unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
+from tests.hdl.compression.packets import words as as_words
 from tests.hdl.compression.zero_value.streams import (
     DENSITIES,
     DOUBLED,
@@ -22,20 +23,18 @@ from tests.hdl.compression.zero_value.streams import (
     ONE,
     TWO,
     VECTORS,
-    as_words,
-    check_passes,
     random_elements,
     random_vectors,
     run_adder,
     taken_of,
-    word_beats,
 )
+from tests.hdl.unit_bench import under_cocotb
+from tests.refusals import refuses
 from tests.words import bits_of
 
 
 def test_format():
-    with pytest.raises(TypeError, match=r"^Format must be a FloatFormat, not 32$"):
-        Adder(format=32)
+    refuses("Format must be a FloatFormat, not 32", Adder, error=TypeError, format=32)
     with pytest.raises(ValueError, match=r"^Format must be at most 32 bits wide, not 64$"):
         Adder(format=FloatFormat(exponent_bits=11, fraction_bits=52))
 
@@ -206,6 +205,5 @@ def test_adder_never_hangs(sink):
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 def test_cocotb_adder(kind):
     others = [KNOWN_B, np.arange(32, dtype=np.uint32), np.full(100, 0x8000_0001, np.uint32)]
-    sums = [model.decode(model.add(model.encode(a), model.encode(b))) for a, b in zip(VECTORS, others, strict=True)]
-    check_passes(Adder(), kind, a=("words", word_beats(VECTORS)), b=("words", word_beats(others)),
-            o=("words", word_beats(sums)))
+    a, b = ([model.encode(vector) for vector in vectors] for vectors in (VECTORS, others))
+    under_cocotb(Adder(), kind, {"a": as_words(a), "b": as_words(b)}, {"o": as_words(map(model.add, a, b))}, cut=50)

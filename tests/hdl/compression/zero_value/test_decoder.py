@@ -6,47 +6,51 @@ import pytest
 
 from hdl.compression.zero_value.decoder import Decoder
 from hdl.group import GROUP
-from hdl.streams.stream import beat_layout, word_layout
+from hdl.streams.stream import beat_layout
 from sim.golden import zero_value as model
-from sim.payload import unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed
+from tests.hdl.compression.packets import as_beats, as_rows
+from tests.hdl.compression.packets import words as as_words
+from tests.hdl.compression.zero_value import cycles
 from tests.hdl.compression.zero_value.streams import (
     DENSITIES,
     LANES,
     VECTORS,
-    as_words,
-    check_passes,
-    check_same,
     random_elements,
     random_vectors,
-    row_beats,
     run_decoder,
     taken_of,
     unit_of,
-    word_beats,
 )
+from tests.hdl.unit_bench import Drive, UnitBench, Want, under_cocotb
 
 
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-@pytest.mark.parametrize("lanes", LANES)
-def test_decoder_lockstep(lanes, source, sink):
-    count = 6_000
-    unit = unit_of(Decoder, lanes)
-    seed = STALLS.index(source) + 4 * STALLS.index(sink)
-    generator = np.random.default_rng(seed)
-    streams = [model.encode(vector) for vector in random_vectors(generator, count)]
-    willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
-    unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(as_words(streams), willing)}, sinks={"o": ready}, seed=seed)
-    words = unpack(word_layout(), as_words(streams))
-    expected = model.trace_decoder(words["data"], words["last"], lanes=lanes, depth=Decoder(lanes=lanes).depth,
-                                   willing=willing, ready=ready)
-    payload = unpack(beat_layout(lanes), trace["o__payload"])
-    check_same(trace, expected, payload["elements"].reshape(-1, lanes), payload["last"], seed)
-    assert (payload["keep"] == (1 << lanes) - 1).all()
-    assert not trace["error"].any()
+def _drive(generator, lanes):
+    streams = [model.encode(vector) for vector in random_vectors(generator, 6_000)]
+    return Drive({"i": as_words(streams)}, streams)
+
+
+def _model(unit, streams, willing, ready):
+    trace = cycles.trace_decoder(np.concatenate(streams), lanes=unit.lanes, depth=unit.depth, willing=willing["i"],
+                                 ready=ready["o"])
+    rows = as_rows(map(model.decode, streams), unit.lanes, np.random.default_rng(1))
+    want = Want.of(trace, as_beats(*rows))
+    want.ports["error"] = np.zeros_like(trace.o_valid)
+    return want
+
+
+BENCH = UnitBench(lambda lanes: Decoder(lanes=lanes), _model, _drive)
+test_lockstep = BENCH.lockstep([(lanes,) for lanes in LANES], count=6_000)
+
+
+def test_model_by_hand():
+    # Mask and value are accepted at 0 and 1, the first of four beats is offered at 4, and taken at 5.
+    ready = np.ones(12, bool)
+    ready[4] = False
+    trace = cycles.trace_decoder([1 << 17, 9], lanes=8, depth=16, willing=np.ones(12, bool), ready=ready)
+    assert trace.i_ready.all()
+    assert trace.offered.tolist() == [-1] * 4 + [0, 0, 1, 2, 3] + [-1] * 3
 
 
 @pytest.mark.parametrize("density", DENSITIES)
@@ -141,7 +145,6 @@ def test_decoder_cut_streams(lanes, sink):
 
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 def test_cocotb_decoder(kind):
-    lanes = 4
-    whole = [model.decode(model.encode(vector)) for vector in VECTORS]
-    check_passes(Decoder(lanes=lanes), kind, lanes=lanes, i=("words", word_beats(VECTORS)),
-            o=("beats", row_beats(whole, lanes)))
+    streams = [model.encode(vector) for vector in VECTORS]
+    rows = as_rows(map(model.decode, streams), 4, np.random.default_rng(1))
+    under_cocotb(Decoder(lanes=4), kind, {"i": as_words(streams)}, {"o": as_beats(*rows)}, cut=50)

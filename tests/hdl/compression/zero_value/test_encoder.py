@@ -10,35 +10,29 @@ from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, word_layout
 from sim import formal
 from sim.golden import zero_value as model
-from sim.payload import unpack
-from sim.streams import STALLS, stall_array
-from sim.verilated.vectors import Feed
+from tests.hdl.compression.packets import as_beats, as_rows
+from tests.hdl.compression.packets import words as as_words
+from tests.hdl.compression.zero_value import cycles
 from tests.hdl.compression.zero_value.streams import (
     DENSITIES,
     KNOWN_A,
     KNOWN_B,
     LANES,
     VECTORS,
-    as_beats,
-    as_rows,
-    check_passes,
-    check_same,
     random_elements,
     random_vectors,
-    row_beats,
     run_decoder,
     run_encoder,
-    unit_of,
-    word_beats,
 )
+from tests.hdl.unit_bench import Drive, UnitBench, Want, under_cocotb
+from tests.refusals import refuses
 from tests.words import bits_of
 
 
 @pytest.mark.parametrize("unit", [Encoder, Decoder])
 @pytest.mark.parametrize("lanes", [0, 3, 16, 4.0, "4", None])
 def test_lanes(unit, lanes):
-    with pytest.raises(ValueError, match=rf"^Lane count must be 1, 2, 4 or 8, not {lanes!r}$"):
-        unit(lanes=lanes)
+    refuses(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}", unit, lanes=lanes)
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -67,22 +61,32 @@ def test_encoder_known(lanes, vector, words):
     assert last.tolist() == [0] * (len(expected) // lanes - 1) + [1]
 
 
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-@pytest.mark.parametrize("lanes", LANES)
-def test_encoder_lockstep(lanes, source, sink):
-    count = 6_000
-    unit = unit_of(Encoder, lanes)
-    seed = STALLS.index(source) + 4 * STALLS.index(sink)
-    generator = np.random.default_rng(seed)
-    rows, keep, last = as_rows(random_vectors(generator, count * lanes // 2), lanes, generator)
-    willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
-    unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(as_beats(rows, keep, last), willing)}, sinks={"o": ready}, seed=seed)
-    expected = model.trace_encoder(rows, keep, last, depth=Encoder(lanes=lanes).depth, willing=willing,
-                                   ready=ready)
-    payload = unpack(word_layout(), trace["o__payload"])
-    check_same(trace, expected, payload["data"][:, np.newaxis], payload["last"], seed)
+def _drive(generator, lanes):
+    vectors = random_vectors(generator, 3_000 * lanes)
+    rows = as_rows(vectors, lanes, generator)
+    return Drive({"i": as_beats(*rows)}, (rows, vectors))
+
+
+def _model(unit, drawn, willing, ready):
+    rows, vectors = drawn
+    trace = cycles.trace_encoder(*rows, depth=unit.depth, willing=willing["i"], ready=ready["o"])
+    return Want.of(trace, as_words(map(model.encode, vectors)))
+
+
+BENCH = UnitBench(lambda lanes: Encoder(lanes=lanes), _model, _drive)
+test_lockstep = BENCH.lockstep([(lanes,) for lanes in LANES], count=6_000)
+
+
+def test_model_by_hand():
+    # Two beats of four of one group: held at 1 and 2, six of zeros at 3 to 8, the mask from 10 on, taken at 11.
+    ready = np.ones(16, bool)
+    ready[10] = False
+    trace = cycles.trace_encoder([[5, 0, 0, 6], [0, 0, 7, 9]], [[1, 1, 1, 1], [1, 1, 1, 0]], [0, 1], depth=16,
+                                 willing=np.ones(16, bool), ready=ready)
+    assert np.flatnonzero(trace.i_valid).tolist() == [0, 1]
+    assert np.flatnonzero(trace.i_ready).tolist() == [0, 1, *range(8, 16)]
+    assert trace.offered[10:15].tolist() == [0, 0, 1, 2, 3]
+    assert np.count_nonzero(trace.o_valid) == 5
 
 
 @pytest.mark.parametrize("density", DENSITIES)
@@ -115,6 +119,5 @@ def test_offers_stand_for_all_time(unit):
 
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 def test_cocotb_encoder(kind):
-    lanes = 4
-    check_passes(Encoder(lanes=lanes), kind, lanes=lanes, i=("beats", row_beats(VECTORS, lanes)),
-            o=("words", word_beats(VECTORS)))
+    rows = as_rows(VECTORS, 4, np.random.default_rng(1))
+    under_cocotb(Encoder(lanes=4), kind, {"i": as_beats(*rows)}, {"o": as_words(map(model.encode, VECTORS))}, cut=50)

@@ -5,10 +5,10 @@ import random
 
 import pytest
 from amaranth.hdl import Module
-from amaranth.sim import Simulator
 
 from hdl.memory import READ_LATENCY
 from hdl.ring.parts.codebook import CodebookLoader
+from tests.hdl import pysim
 
 WORDS = 32
 
@@ -48,10 +48,7 @@ def test_load(lanes, stalls):
                 assert not ctx.get(unit.done), case
             await ctx.tick()
 
-    simulator = Simulator(m)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    pysim.simulate(m, bench)
     half = WORDS // 2
     assert taken["bounds"] == [(word, word == half - 2) for word in range(half - 1)], case
     assert taken["centroids"] == [(word, word == WORDS - 1) for word in range(half, WORDS)], case

@@ -1,40 +1,49 @@
 # amaranth: UnusedElaboratable=no
-"""Descriptions of the datapath's parts: hdl/ring/parts/part.py and chosen.py.
+"""Descriptions of the datapath's parts: hdl/ring/parts/part.py and registry.py.
 
 What parts do is tested on whole rings, in tests/host/driver/test_ring.py and its neighbours for codecs.
 """
 
 import dataclasses
+import textwrap
 
 import pytest
+from amaranth.back import rtlil
+from amaranth.hdl import Module
 
+from hdl.compression.feedback import PacketAdder
 from hdl.ring.datapath import Datapath
-from hdl.ring.parts.chosen import parts
-from hdl.ring.parts.part import Given, PartDescription, Sink, Socket, Step, check_parts, memory_ports
+from hdl.ring.parts import part as contract
+from hdl.ring.parts.conditions import is_reduce_scatter
+from hdl.ring.parts.part import Channel, Input, Instruction, Output, Part, PartDescription, check_parts, memory_ports
+from hdl.ring.parts.registry import parts
+from hdl.ring.sequencer import Sequencer
+from hdl.ring.sequences import EGRESS, Path
 from hdl.ring.setup import setup_layout
-from hdl.ring.walks import EGRESS
+from hdl.row_transfer import RowReader
+from hdl.streams.stream import beat_layout, connect_stream
 from tests.host.rings import CONFIGS, known_formats
 
 FULL = {name: config for name, config in CONFIGS.items() if not config.is_int16}
 NAMES = {
-    "default": ["landing", "update", "sums", "weights"],
-    "mx9": ["landing", "update", "sums", "residual", "masters", "weights", "weight_codec"],
-    "centroid": ["landing", "update", "sums", "masters", "weights", "weight_codec"],
-    "server": ["landing", "update", "sums", "weights", "fetch"],
+    "default": ["write_back", "update", "sums", "weights"],
+    "mx9": ["write_back", "update", "sums", "residual", "masters", "weights", "weight_codec"],
+    "centroid": ["write_back", "update", "sums", "masters", "weights", "weight_codec"],
+    "server": ["write_back", "update", "sums", "weights", "fetch"],
 }
 
 
 def part(name="extra", **fields):
-    return PartDescription(name=name, make=lambda description: None, **fields)
+    return PartDescription(name=name, component=Part, **fields)
 
 
-def step(name):
-    return Step(name=name, walk=EGRESS, shape=1, payload=lambda at, setup: 0)
+def instruction(name):
+    return Instruction(name=name, sequence=EGRESS, shape=1, payload=lambda record, setup: 0)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_chosen(name):
-    """A codec, masters and residuals are parts of their own."""
+def test_parts(name):
+    """A codec, master weights and residuals are parts of their own."""
     assert [part.name for part in parts(CONFIGS[name])] == NAMES[name]
 
 
@@ -50,31 +59,48 @@ def test_ports(name):
         assert ports.keys() <= Datapath(config=config).signature.members.keys()
 
 
-def test_walks():
-    """Only a codec of weights has a walk for landing, and so a tour in the setup. Sums that are decoded have a walk
-    of their own, with last sums in place of a gather."""
-    tours = {name: [field for field in setup_layout(CONFIGS[name]).members
-                    if field.startswith(("encode_", "landing_", "sums_"))] for name in ("default", "mx9")}
-    assert tours == {"default": ["encode_scatter"], "mx9": ["landing_gather", "sums_scatter", "sums_gather"]}
+def test_sequences():
+    """Only a codec of weights has a sequence for decoding, and so a path in the setup. Sums that are decoded have a
+    sequence of their own, with last sums in place of a gather."""
+    paths = {name: [field for field in setup_layout(CONFIGS[name]).members
+                    if field.startswith(("encode_", "decode_", "sums_"))] for name in ("default", "mx9")}
+    assert paths == {"default": ["encode_scatter"], "mx9": ["decode_gather", "sums_scatter", "sums_gather"]}
 
 
 def test_errors():
     chosen = parts(CONFIGS["default"])
     check_parts(chosen)
     cases = [
-        (part("sums"), "Parts of a datapath must have different names, not landing, update, sums, weights, sums"),
-        (part(steps=(step("more"), step("bursts"))), "Steps of a datapath must have different names, not "),
-        (part(takes={Socket.UPDATED: "i"}), "Socket UPDATED must be taken once, not 2 times"),
-        (part(takes={Socket.OWN: "i"}), "Socket OWN must be taken once, not 2 times"),
-        (part(gives=(Given(name="o", to=Socket.LOST),)), "Socket LOST must be taken once, not 0 times"),
-        (part(takes={Socket.LOST: "i"}), "Socket LOST must be taken by nobody, since nobody gives it, not 1 times"),
-        (part(receives=(Sink(name="gathered", when=lambda at, setup: 1),)),
-         "Sink gathered must have one condition in all parts, not several"),
+        (part("sums"), "Parts of a datapath must have different names, not write_back, update, sums, weights, sums"),
+        (part(instructions=(instruction("more"), instruction("bursts"))),
+         "Instructions of a datapath must have different names, not "),
+        (part(inputs=(Input("i", Channel.UPDATED),)), "Channel UPDATED must be taken once, not 2 times"),
+        (part(inputs=(Input("i", Channel.OWN),)), "Channel OWN must be taken once, not 2 times"),
+        (part(outputs=(Output("o", Channel.ERRORS),)), "Channel ERRORS must be taken once, not 0 times"),
+        (part(inputs=(Input("i", Channel.ERRORS),)),
+         "Channel ERRORS must be taken by nobody, since nobody gives it, not 1 times"),
+        (part(inputs=(Input("i", Channel.INGRESS),)), "Input i must choose packets if it takes INGRESS, "),
+        (part(inputs=(Input("gathered", Channel.INGRESS, packets=lambda record, setup: 1),)),
+         "Input gathered must have one condition in all parts, not several"),
         (part(pulses=("beats",)), "Pulse of a part must be one of elements_encoded, "),
     ]
     for extra, message in cases:
         with pytest.raises(ValueError, match=f"^{message}"):
             check_parts((*chosen, extra))
-    with pytest.raises(ValueError, match=r"^Socket WEIGHTS must be taken by nobody, "):
-        check_parts([dataclasses.replace(part, gives=part.gives[1:]) if part.name == "weights" else part
+    with pytest.raises(ValueError, match=r"^Channel WEIGHTS must be taken by nobody, "):
+        check_parts([dataclasses.replace(part, outputs=part.outputs[1:]) if part.name == "weights" else part
                      for part in chosen])
+
+
+def test_example():
+    """The example of the contract is a part that a node can have in place of the residual, and that elaborates."""
+    names = vars(contract) | {each.__name__: each for each in (
+        Module, PacketAdder, Path, RowReader, beat_layout, connect_stream, is_reduce_scatter)}
+    exec(textwrap.dedent(contract.__doc__.split("gradients::\n")[1]), names)
+    config = CONFIGS["mx9"]
+    example = names["describe"](config)
+    lossless = [dataclasses.replace(each, outputs=tuple(out for out in each.outputs if out.name != "errors"))
+                for each in parts(config) if each.name != "residual"]
+    check_parts([*lossless, example])
+    assert "offset_job_queue" in rtlil.convert(Sequencer(config=config, parts=[*lossless, example]))
+    assert "\\residuals_read" in rtlil.convert(example.component(config=config, description=example))

@@ -1,0 +1,49 @@
+"""Queues of a node, and the words of programs that host port and queues exchange."""
+
+from amaranth.lib import data
+
+__all__ = ["DEPTH_MAX", "QUEUES_MAX", "bank_state_layout", "begins_bank", "check_queues", "program_header_layout",
+           "program_status_layout", "program_word_layout"]
+
+#: Most queues of a node.
+QUEUES_MAX = 3
+
+#: Most commands of a program: counts of commands are compared modulo 2^16, see :mod:`hdl.control.scoreboard`.
+DEPTH_MAX = 1024
+
+
+def check_queues(queues, *, least=1):
+    """Raise ValueError unless ``queues`` is a number of queues that a node can have."""
+    if not isinstance(queues, int) or not least <= queues <= QUEUES_MAX:
+        raise ValueError(f"Queue count must be between {least} and {QUEUES_MAX}, not {queues!r}")
+
+
+def program_header_layout(*, banks=1):
+    """First word of a load: the queue, the slot of the first command that follows, and the program's number. In a
+    node with two banks ``idle`` is for the bank that does not run."""
+    return data.StructLayout({"slot": 16, **({"queue": 7, "idle": 1} if banks > 1 else {"queue": 8}), "model": 8})
+
+
+def begins_bank(header):
+    """Whether a load begins the program of the idle bank."""
+    return header.idle & (header.queue == 0) & (header.slot == 0)
+
+
+def program_word_layout():
+    """Word of a program: ``first`` makes it a :func:`program_header_layout`, the others belong to commands."""
+    return data.StructLayout({"data": 32, "first": 1})
+
+
+def program_status_layout():
+    """State of the programs of a node.
+
+    ``running`` is high from a run to the end of its last command, ``stopped`` if the last run was ended by a command
+    that was not OK, and ``loaded`` if some program is not empty. ``model`` is the number of the program, and
+    ``passes`` the number of passes that the last queue has not issued.
+    """
+    return data.StructLayout({"running": 1, "stopped": 1, "loaded": 1, "reserved": 5, "model": 8, "passes": 16})
+
+
+def bank_state_layout():
+    """Number of the program of a bank, and whether that of some queue is not empty."""
+    return data.StructLayout({"model": 8, "loaded": 1})

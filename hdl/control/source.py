@@ -1,0 +1,132 @@
+"""Sources of the inputs of engines, and purposes of their outputs.
+
+An :class:`~hdl.control.engine.EngineDescription` names them, and both are checked when a node is described. A feature
+adds a source as a class of its own. For example, the number of the bank that runs::
+
+    @dataclasses.dataclass(frozen=True)
+    class Bank(Source):
+        def check(self, config, what):
+            if not config.has_banks:
+                raise ValueError(f"{what} needs a node with two banks of programs")
+
+        def signal(self, units, engine):
+            return units.queue.bank
+"""
+
+import abc
+import dataclasses
+from typing import Any
+
+from hdl.control import registers
+from hdl.control.registers import fields_of, register, settings_of, statuses_of
+
+__all__ = ["LATCHED_SETTINGS", "WEIGHT_VERSION", "Checked", "Interface", "Latched", "Purpose", "Setting",
+           "SettingField", "Source", "Status", "WeightVersion"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Purpose:
+    """What an output of an engine is for."""
+
+    def check(self, config: Any, what: str) -> None:
+        """Raise a ``ValueError`` that begins with ``what`` unless nodes of a configuration have it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source(Purpose, abc.ABC):
+    """A signal that feeds inputs of engines. An output for it takes its place for the other engines."""
+
+    @abc.abstractmethod
+    def signal(self, units: Any, engine: Any) -> Any:
+        """The signal for an input of an engine, among the :class:`~hdl.node_extension.NodeUnits` of a node."""
+
+
+def _check_name(what: str, kind: str, name: str, names: Any) -> None:
+    if name not in names:
+        raise ValueError(f"{what} must be one of the {kind} {', '.join(names)}, not {name!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting(Source):
+    """A setting, by the name of its port of the register file."""
+
+    name: str
+
+    def check(self, config: Any, what: str) -> None:
+        _check_name(what, "settings", self.name, settings_of(config))
+
+    def signal(self, units: Any, engine: Any) -> Any:
+        return getattr(units.registers, self.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class SettingField(Source):
+    """A field of a setting, by the names of the register and of the field."""
+
+    setting: str
+    name: str
+
+    def check(self, config: Any, what: str) -> None:
+        _check_name(what, "settings", self.setting.lower(), settings_of(config))
+        _check_name(what, f"fields of {self.setting}", self.name,
+                    [field.name for field in register(self.setting).fields])
+
+    def signal(self, units: Any, engine: Any) -> Any:
+        return fields_of(units.registers, self.setting)[self.name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Latched(Source):
+    """A setting as updates use it: the copy in :data:`LATCHED_SETTINGS`, or the register in a node without a copy."""
+
+    name: str
+
+    def check(self, config: Any, what: str) -> None:
+        _check_name(what, "settings of updates", self.name, [name.lower() for name in registers.LATCHED])
+
+    def signal(self, units: Any, engine: Any) -> Any:
+        latched = units.outputs.get(LATCHED_SETTINGS)
+        return getattr(units.registers, self.name) if latched is None else latched[self.name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked(Source):
+    """A setting that the command was checked with."""
+
+    name: str
+
+    def check(self, config: Any, what: str) -> None:
+        _check_name(what, "settings of checks", self.name, registers.checked_layout().members)
+
+    def signal(self, units: Any, engine: Any) -> Any:
+        return units.queue.checked[min(engine.queue or 0, units.queue.queues - 1)][self.name]
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightVersion(Source):
+    """Updates that the weights have seen; zero in a node without updates."""
+
+    def signal(self, units: Any, engine: Any) -> Any:
+        return units.weight_version
+
+
+@dataclasses.dataclass(frozen=True)
+class Status(Purpose):
+    """A status, by the name of its port of the register file."""
+
+    name: str
+
+    def check(self, config: Any, what: str) -> None:
+        _check_name(what, "statuses", self.name, statuses_of(config))
+
+
+@dataclasses.dataclass(frozen=True)
+class Interface(Purpose):
+    """An interface to a unit of a feature. Engine and feature use the same constant."""
+
+    name: str
+
+
+WEIGHT_VERSION = WeightVersion()
+LATCHED_SETTINGS = Interface("latched settings")
+"""Struct of the settings that updates use."""

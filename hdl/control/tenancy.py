@@ -1,0 +1,48 @@
+"""Tenants of a node, as host port and queues see them: whose command it is, and the window of each memory space."""
+
+from amaranth.lib import data
+
+from hdl.control.engine import FAR
+from hdl.control.registers import register
+from hdl.guard import window_layout
+from hdl.memory_map import MOST_SPACES, MemorySpace
+
+__all__ = ["FAR_SPACE", "MOST_TENANTS", "PRIVILEGED", "TENANT_BITS", "asked_layout", "found_layout", "tenancy_layout",
+           "windowed"]
+
+#: Number of the privileged host, which needs no window; tenants have the numbers behind it.
+PRIVILEGED = 0
+
+#: Numbers of tenants in gateware, one of which nobody has.
+MOST_TENANTS = 3
+
+#: Number of the far memory in register WINDOW. The host port does not reach it, so it is no space of requests.
+FAR_SPACE = MOST_SPACES - 1
+
+TENANT_BITS = MOST_TENANTS.bit_length()
+
+
+def windowed(config):
+    """Memory spaces that have windows: all but the trace, which only the privileged host reads, and the far memory of
+    a node that moves activations there. That of a server is other spaces."""
+    spaces = tuple(space for space in config.memory_map if space.name != "trace")
+    if not config.far_words or config.is_server:
+        return spaces
+    return (*spaces, MemorySpace(name=FAR, number=FAR_SPACE, words=config.far_words, title="far memory", region=FAR))
+
+
+def tenancy_layout(config):
+    """Tenant whose commands a node executes, and its window in each memory space."""
+    return data.StructLayout({"tenant": TENANT_BITS, "windows": data.StructLayout(
+        {space.name: window_layout(space.words) for space in windowed(config)})})
+
+
+def asked_layout():
+    """Tenant and memory space of a window, while it is asked for."""
+    return data.StructLayout({"tenant": TENANT_BITS, "space": 4, "valid": 1})
+
+
+def found_layout():
+    """Window in any memory, in groups."""
+    width = register("WINDOW_BOUND").width
+    return data.StructLayout({"base": width, "size": width})

@@ -1,0 +1,27 @@
+"""The format bf16: docs/compression/bfloat16.md."""
+
+from hdl.compression.codec import FixedCodec
+from hdl.feature import Feature
+from hdl.registry import codes
+
+__all__ = ["FEATURE", "BFloat16Feature"]
+
+
+class BFloat16Feature(Feature):
+    """Numbers are rounded to bfloat16."""
+
+    def codecs(self):
+        """Codecs of its formats for the ring, by name."""
+        from hdl.features.bf16 import codec
+
+        return {"bf16": FixedCodec(code=codes("bf16").ring, block=codec.BLOCK, block_bits=codec.BLOCK_BITS,
+                                   encoder=codec.BFloat16Encoder, decoder=codec.BFloat16Decoder)}
+
+    def operands(self):
+        """Its formats for operands of products, by name."""
+        from hdl.features.bf16.operands import describe
+
+        return {"bf16": describe(codes("bf16").operands)}
+
+
+FEATURE = BFloat16Feature()

@@ -1,0 +1,171 @@
+# amaranth: UnusedElaboratable=no
+# The latencies of units are needed even if nothing is elaborated.
+"""Operands as bfloat16: rounded where they enter the array, and multiplied exactly in its units."""
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.compute.operands import ScalarOperands
+from hdl.floating.format import BF16, FP32
+from hdl.floating.product import Product
+from hdl.floating.stages import register
+
+__all__ = ["BFloat16Multiplier", "BFloat16Rounder", "describe", "factor_layout"]
+
+#: Bits of binary32 that bfloat16 has not.
+_LOWER = FP32.width - BF16.width
+
+
+def factor_layout(*, exact):
+    """A bfloat16 on its way through the array, opened.
+
+    ``normal`` tells that it is not zero; an infinity and a NaN have ``special``, and the latter ``nan``. A factor of
+    a column, which may be ``exact``, has the exponent without its bias, so that units need not subtract it, and the
+    lower half of a binary32: with the bit set it is no factor, but a number to be added as it is, and ``normal``,
+    ``special`` and ``nan`` are zero.
+    """
+    column = {"exponent": signed(BF16.exponent_bits + 1)}
+    return data.StructLayout({
+        **({"lower": _LOWER} if exact else {}), "fraction": BF16.fraction_bits,
+        **(column if exact else {"exponent": BF16.exponent_bits}), "sign": 1, "normal": 1, "special": 1, "nan": 1,
+        **({"exact": 1} if exact else {})})
+
+
+class BFloat16Rounder(wiring.Component):
+    """Round elements to bfloat16, to nearest even.
+
+    A number that rounds above the largest becomes infinity, and a number that is subnormal when it has been rounded a
+    zero of its sign. An element that ``opens`` a sum is not rounded: where factors may be exact it is one, in the
+    others' place is zero. Latency is one cycle, throughput an element per cycle. No register is reset.
+
+    Parameters
+    ----------
+    exact : bool
+        Whether factors may be exact, see :func:`factor_layout`.
+
+    Members
+    -------
+    i : In(32)
+        Element in binary32.
+    opens : In(1)
+        It is an initial value.
+    o : Out(factor_layout(exact=exact))
+    """
+
+    latency = 1
+
+    def __init__(self, *, exact):
+        if not isinstance(exact, bool):
+            raise ValueError(f"exact must be True or False, not {exact!r}")
+        self._exact = exact
+        super().__init__({"i": In(FP32.width), "opens": In(1), "o": Out(factor_layout(exact=exact))})
+
+    def elaborate(self, platform):
+        m = Module()
+        given = data.View(FP32.layout, self.i)
+        lower, upper = given.fraction[:_LOWER], Cat(given.fraction[_LOWER:], given.exponent)
+        up = lower[-1] & (lower[:-1].any() | upper[0])
+        # One addition: its lowest place only makes the carry.
+        bias = FP32.bias << BF16.fraction_bits if self._exact else 0
+        width = len(upper) + self._exact
+        rounded = Signal(width)
+        m.d.comb += rounded.eq((Cat(C(1, 1), upper) + Cat(up, C(-bias, signed(width))))[1:])
+        # Without the sum: what rounds up to the next exponent has ones in all places that are kept, and in the next.
+        carries = given.fraction[_LOWER - 1:].all()
+        normal, special = Signal(), Signal()
+        m.d.comb += [
+            normal.eq(given.exponent.any() | carries),
+            special.eq(given.exponent.all() | (given.exponent[1:].all() & carries)),
+        ]
+        result = Signal(self.o.shape(), reset_less=True)
+        m.d.comb += self.o.eq(result)
+        m.d.sync += [
+            result.fraction.eq(Mux(normal, rounded, 0)), result.exponent.eq(rounded[BF16.fraction_bits:]),
+            result.sign.eq(given.sign), result.normal.eq(normal), result.special.eq(special),
+            result.nan.eq(given.exponent.all() & given.fraction.any())]
+        if not self._exact:
+            with m.If(self.opens):
+                m.d.sync += result.eq(0)
+            return m
+        m.d.sync += [result.lower.eq(0), result.exact.eq(self.opens)]
+        with m.If(self.opens):
+            m.d.sync += [
+                Cat(result.lower, result.fraction).eq(given.fraction), result.exponent.eq(given.exponent),
+                result.normal.eq(0), result.special.eq(0), result.nan.eq(0)]
+        return m
+
+
+class BFloat16Multiplier(wiring.Component):
+    """Multiply two numbers in bfloat16; the product is in binary32, which has room for all of its 16 bits.
+
+    A product below 2^-126 in magnitude becomes a zero of its sign, and one of 2^128 or more an infinity. Every NaN is
+    the canonical one. If ``b`` is exact ``o`` is the number itself, whose NaNs are kept as they are, and ``a`` must
+    be zero.
+
+    The product of the factors of one cycle is on ``o`` :attr:`latency` cycles later; a pair can be given in every
+    cycle. One multiplier block is used. No register is reset.
+
+    Members
+    -------
+    a : In(factor_layout(exact=False))
+    b : In(factor_layout(exact=True))
+    o : Out(32)
+    """
+
+    latency = 3
+
+    def __init__(self):
+        super().__init__({
+            "a": In(factor_layout(exact=False)), "b": In(factor_layout(exact=True)), "o": Out(FP32.width)})
+
+    def elaborate(self, platform):
+        m = Module()
+        width = BF16.fraction_bits + 1
+        m.submodules.product = multiplier = Product(width=width, dsps=1)
+        m.d.comb += [
+            multiplier.a.eq(Cat(self.a.fraction, self.a.normal)),
+            multiplier.b.eq(Cat(self.b.fraction, self.b.normal))]
+
+        # Significands of an exact number are multiplied by zero, so that its own fraction is joined by OR; the other
+        # factor's exponent and sign are zero, so that the sum of exponents is its own.
+        added = register(
+            m, "added",
+            exponent=self.a.exponent + self.b.exponent, sign=self.a.sign ^ self.b.sign,
+            zero=~(self.a.normal & self.b.normal), infinite=self.a.special | self.b.special,
+            nan=self.a.nan | self.b.nan | (self.a.special & ~self.b.normal) | (self.b.special & ~self.a.normal),
+            exact=self.b.exact,
+            number=Mux(self.b.exact, Cat(self.b.lower, self.b.fraction), 0))
+
+        # The exponent of a product whose highest bit is zero, and where it lies: a bit more may make it normal, or
+        # infinite.
+        ones, exponent = FP32.exponent_ones, added.exponent
+        counts = ~added.exact & ~added.infinite
+        placed = register(
+            m, "placed",
+            exponent=exponent[:FP32.exponent_bits], flush=counts & (added.zero | exponent[-1]),
+            edge=counts & (exponent == 0),
+            infinite=added.infinite | (counts & ~added.zero & ~exponent[-1] & (exponent >= ones)),
+            large=counts & ~added.zero & (exponent == ones - 1),
+            nan=added.nan, sign=added.sign, number=added.number)
+
+        highest = multiplier.o[-1]
+        fraction = Mux(highest, multiplier.o[:-1], Cat(C(0, 1), multiplier.o[:-2]))
+        result = Signal(FP32.layout, reset_less=True)
+        m.d.comb += self.o.eq(result)
+        m.d.sync += [
+            result.fraction.eq(Cat(C(0, FP32.fraction_bits - len(fraction)), fraction) | placed.number),
+            result.exponent.eq(placed.exponent + highest),
+            result.sign.eq(placed.sign & ~placed.nan)]
+        with m.If(placed.infinite | (placed.large & highest)):
+            m.d.sync += [result.exponent.eq(FP32.exponent_ones),
+                         result.fraction.eq(placed.nan.shift_left(FP32.fraction_bits - 1))]
+        with m.Elif(placed.flush | (placed.edge & ~highest)):
+            m.d.sync += [result.exponent.eq(0), result.fraction.eq(0)]
+        return m
+
+
+def describe(code):
+    """Description of the format of operands, with its number in an instruction."""
+    return ScalarOperands(code=code, a=factor_layout(exact=False), b=factor_layout(exact=True),
+                          rounder=BFloat16Rounder, multiplier=lambda dsps: BFloat16Multiplier())

@@ -1,0 +1,241 @@
+"""Blocks of operands: found among the beats of a matrix product, rounded, and read again sum by sum."""
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.block_operands.block_form import SubsetRounder, form_of
+from hdl.features.compute.array import TILES, check_units, term_layout
+from hdl.features.compute.feature import MOST_BLOCK_UNITS
+from hdl.features.compute.multiply_accumulate import SLOTS
+from hdl.floating.format import FP32
+from hdl.floating.stages import register, wait
+
+__all__ = ["BANKS", "BlockFormer", "block_layout", "check_block_units", "opening_layout"]
+
+#: Tiles that have numbers on their way: their initial values, or sums.
+BANKS = 4
+
+
+def check_block_units(rows, columns, codec):
+    """Raise ValueError unless there can be an array of so many rows and columns of such blocks."""
+    check_units(rows, columns)
+    if rows * columns > MOST_BLOCK_UNITS:
+        raise ValueError(f"Array of blocks must have at most {MOST_BLOCK_UNITS} units, not {rows} rows of {columns}")
+    form_of(codec)
+
+
+def block_layout():
+    """Layout of a block's marks: the bank of its tile, whether it is the tile's first one or its last one, whether
+    sums begin with initial values, ``common`` ones for all rows, and the form of the tile."""
+    return data.StructLayout({"bank": range(BANKS), "begins": 1, "ends": 1, "initial": 1, "common": 1,
+                              "tile": range(TILES)})
+
+
+def opening_layout(rows, columns):
+    """Initial values of a row of units: one element per column."""
+    return data.StructLayout({
+        "elements": data.ArrayLayout(FP32.width, columns), "bank": range(BANKS), "slot": range(SLOTS),
+        "row": range(max(rows, 2)), "valid": 1})
+
+
+class BlockFormer(wiring.Component):
+    """Round operands to blocks along k, and give the factors of each sum one after the other.
+
+    A block is of 16 or 32 elements of a row of A, or of a column of B, from the first term of a sum on; the last
+    one may have fewer, and zeros in their place. Beats are stored while the largest exponent of every block is found.
+    Then they are read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, however many there
+    are. Two blocks of each slot are held, so that the next ones come in while these are read.
+
+    Factors are integers in units of the format's :class:`~hdl.features.block_operands.block_form.BlockForm`. What
+    comes of a block of infinities or NaNs means nothing; its exponent has all ones.
+
+    In a beat that is not ``initial`` all rows take part, whatever ``rows`` is, and every sum has one such beat at
+    least. ``i.ready`` is a function of registers. Factors follow the decision to read a block by :attr:`latency`
+    cycles, that can be made in the cycle after the block's last beat was taken, and else in the last cycle of the
+    block before.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of units: 1, 2 or 4.
+    columns : int
+        Columns of units: 2, 4 or 8, of at most 16 units in all.
+    codec : BlockCodec
+        A format for which :func:`~hdl.features.block_operands.block_form.form_of` finds a form.
+
+    Members
+    -------
+    i : In(stream of term_layout(rows, columns))
+    room : In(1)
+        A tile can begin.
+    begins : Out(1)
+        High for a cycle when one does.
+    opening : Out(opening_layout(rows, columns))
+    a, b : Out(arrays of signed factors)
+    start, first : Out(1)
+        These factors are the first ones of all slots of a block, and of a slot.
+    a_scales, b_scales : Out(arrays of form.scale)
+        Scales of the slot's blocks.
+    block : Out(block_layout())
+        Held from ``start`` on.
+    """
+
+    def __init__(self, *, rows, columns, codec):
+        check_block_units(rows, columns, codec)
+        self._rows, self._columns, self._form = rows, columns, form_of(codec)
+        factor = signed(self._form.factor_bits)
+        super().__init__({
+            "i": In(stream.Signature(term_layout(rows, columns))),
+            "room": In(1),
+            "begins": Out(1),
+            "opening": Out(opening_layout(rows, columns)),
+            "a": Out(data.ArrayLayout(factor, rows)),
+            "b": Out(data.ArrayLayout(factor, columns)),
+            "start": Out(1),
+            "first": Out(1),
+            "a_scales": Out(data.ArrayLayout(self._form.scale, rows)),
+            "b_scales": Out(data.ArrayLayout(self._form.scale, columns)),
+            "block": Out(block_layout()),
+        })
+
+    @property
+    def latency(self):
+        """Cycles from the decision to read a block to its first factors: to keys, scales, and through a rounder."""
+        return 2 + self._form.lead + SubsetRounder.latency
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = self._rows + self._columns
+        m.submodules.elements = elements = Memory(
+            shape=data.ArrayLayout(self._form.element, lanes), depth=2 * self._form.block * SLOTS, init=[],
+            attrs={"no_rw_check": 1})
+        write, read = elements.write_port(), elements.read_port()
+        peaks = []
+        for lane in range(lanes):
+            m.submodules[f"peaks_{lane}"] = peak = Memory(
+                shape=self._form.key_bits, depth=2 * SLOTS, init=[],
+                attrs={"no_rw_check": 1, "ram_style": "distributed"})
+            peaks.append((peak.write_port(), peak.read_port(domain="comb"), peak.read_port(domain="comb")))
+        rounders = []
+        for lane in range(lanes):
+            m.submodules[f"rounder_{lane}"] = rounder = self._form.rounder()
+            rounders.append(rounder)
+        filled, blocks = self._elaborate_input(m, write, peaks)
+        self._elaborate_reading(m, read, peaks, rounders, filled, blocks)
+        return m
+
+    def _elaborate_input(self, m, write, peaks):
+        """Store beats; return for both halves of the memory whether it is full, its last term, and its block."""
+        given = self.i.payload
+        size = self._form.block
+        slot, term, half = Signal(range(SLOTS)), Signal(range(size)), Signal()
+        filled = Signal(2)
+        taken, stores, complete = Signal(), Signal(), Signal()
+        bank = Signal(range(BANKS))
+        begun, initial, common = Signal(), Signal(), Signal()
+        ending = Signal()
+        m.d.comb += [
+            self.i.ready.eq(~filled.bit_select(half, 1)),
+            taken.eq(self.i.valid & self.i.ready),
+            stores.eq(taken & ~given.initial),
+            ending.eq((slot == SLOTS - 1) & given.last),
+            complete.eq(stores & (slot == SLOTS - 1) & ((term == size - 1) | given.last)),
+        ]
+        blocks = [(Signal(range(size), name=f"terms_{number}", reset_less=True),
+                   Signal(block_layout(), name=f"block_{number}", reset_less=True)) for number in range(2)]
+        with m.If(taken):
+            m.d.sync += slot.eq(slot + 1)
+            with m.If(given.initial):
+                m.d.sync += [initial.eq(1), common.eq(given.rows.all() if self._rows > 1 else 0)]
+            with m.Elif(slot == SLOTS - 1):
+                m.d.sync += [term.eq(Mux(complete, 0, term + 1)), half.eq(half ^ complete)]
+                with m.If(complete):
+                    m.d.sync += begun.eq(1)
+            with m.If(ending):
+                m.d.sync += [bank.eq(bank + 1), begun.eq(0), initial.eq(0), common.eq(0)]
+        for number, (terms, block) in enumerate(blocks):
+            with m.If(complete & (half == number)):
+                m.d.sync += [
+                    terms.eq(term), block.bank.eq(bank), block.begins.eq(~begun), block.ends.eq(given.last),
+                    block.initial.eq(initial), block.common.eq(common), block.tile.eq(given.tile)]
+                m.d.sync += filled[number].eq(1)
+
+        opening = Signal.like(self.opening)
+        m.d.comb += self.opening.eq(opening)
+        row = sum((Mux(given.rows[number], number, 0) for number in range(1, self._rows)), C(0, 1))
+        m.d.sync += [
+            opening.valid.eq(taken & given.initial), opening.elements.eq(given.b), opening.bank.eq(bank),
+            opening.slot.eq(slot), opening.row.eq(Mux(given.rows.all(), 0, row) if self._rows > 1 else 0)]
+
+        m.d.comb += [write.en.eq(stores), write.addr.eq(Cat(slot, term, half))]
+        for lane, number in enumerate((*(given.a[row] for row in range(self._rows)),
+                                       *(given.b[column] for column in range(self._columns)))):
+            opened = data.View(FP32.layout, number)
+            key = Signal(self._form.key_bits, name=f"key_{lane}")
+            m.d.comb += [write.data[lane].eq(self._form.store(opened)), key.eq(self._form.key(opened))]
+            store, known, _ = peaks[lane]
+            m.d.comb += [
+                known.addr.eq(Cat(slot, half)), store.addr.eq(Cat(slot, half)), store.en.eq(stores),
+                store.data.eq(Mux((term == 0) | (key > known.data), key, known.data))]
+        return filled, blocks
+
+    def _elaborate_reading(self, m, read, peaks, rounders, filled, blocks):
+        """Read blocks again, and have them rounded."""
+        active, half = Signal(), Signal()
+        size = self._form.block
+        count = Signal(range(size * SLOTS))
+        term, slot = count[:size.bit_length() - 1], count[size.bit_length() - 1:]
+        chosen = Signal(block_layout(), name="chosen")
+        terms, reading = Signal(range(size), reset_less=True), Signal(block_layout(), reset_less=True)
+        current, final, go = Signal(), Signal(), Signal()
+        m.d.comb += [
+            final.eq(count.all()), chosen.eq(Mux(half, blocks[1][1], blocks[0][1])),
+            go.eq((~active | final) & filled.bit_select(half, 1) & (self.room | ~chosen.begins)),
+            self.begins.eq(go & chosen.begins)]
+        with m.If(active):
+            m.d.sync += count.eq(count + 1)
+        with m.If(go):
+            m.d.sync += [active.eq(1), half.eq(~half), current.eq(half), reading.eq(chosen),
+                         terms.eq(Mux(half, blocks[1][0], blocks[0][0]))]
+        with m.Elif(final):
+            m.d.sync += active.eq(0)
+        # The next beats are written to other addresses than the last reads', also if these are late by a scale.
+        for number in range(2):
+            with m.If(active & (count == size * SLOTS - 2) & (current == number)):
+                m.d.sync += filled[number].eq(0)
+        # With the first element of a slot the keys of its blocks are read, and elements as much later as scales need.
+        asked = register(m, "asked", address=Cat(slot, current), opens=term == 0)
+        spare = self._form.lead - 1
+        m.d.comb += [read.en.eq(1), read.addr.eq(wait(m, "address", Cat(slot, term, current), spare))]
+        there = Cat(term <= terms, term[0])
+        came = register(m, "came", there=wait(m, "there", there, spare + 1), elements=read.data)
+        opens = [active & (term == 0), active & (count == 0)]
+        marks = []
+        for name, mark in zip(("first", "start"), opens, strict=True):
+            delayed = [mark]
+            for stage in range(1, self.latency):
+                later = Signal(name=f"{name}_{stage}")
+                m.d.sync += later.eq(delayed[-1])
+                delayed.append(later)
+            marks.append(delayed)
+        first, start = marks
+        m.d.comb += [self.first.eq(first[-1]), self.start.eq(start[-1])]
+        elements = data.View(read.data.shape(), came.elements)
+        for (_, _, known), rounder, element in zip(peaks, rounders, elements, strict=True):
+            m.d.comb += [
+                known.addr.eq(asked.address), rounder.opens.eq(asked.opens), rounder.key.eq(known.data),
+                rounder.element.eq(element), rounder.present.eq(came.there[0]), rounder.odd.eq(came.there[1])]
+        scales = [Signal(self._form.scale, name=f"scale_{lane}", reset_less=True) for lane in range(len(rounders))]
+        block = Signal(block_layout(), reset_less=True)
+        with m.If(first[-2]):
+            m.d.sync += [scale.eq(rounder.scale) for scale, rounder in zip(scales, rounders, strict=True)]
+        with m.If(start[-2]):
+            m.d.sync += block.eq(reading)
+        m.d.comb += self.block.eq(block)
+        for row in range(self._rows):
+            m.d.comb += [self.a[row].eq(rounders[row].factor), self.a_scales[row].eq(scales[row])]
+        for column in range(self._columns):
+            m.d.comb += [self.b[column].eq(rounders[self._rows + column].factor),
+                         self.b_scales[column].eq(scales[self._rows + column])]

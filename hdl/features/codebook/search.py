@@ -1,0 +1,59 @@
+# amaranth: UnusedElaboratable=no
+# An encoder of indices is made here to be asked for its width, even where nothing is elaborated.
+"""Elements to packets of indices: the search for the nearest centroid, and the encoder of indices behind it."""
+
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.codebook.format import Encoder
+from hdl.features.codebook.nearest import NearestCentroid
+from hdl.streams.stream import beat_layout, connect_stream, word_layout
+
+__all__ = ["CentroidEncoder"]
+
+
+class CentroidEncoder(wiring.Component):
+    """Encode packets of elements as the indices of the nearest centroids, of two that are as near the lower one.
+
+    Latency is that of the search and that of :class:`hdl.features.codebook.format.Encoder`; throughput is one beat
+    per cycle. ``i.ready`` depends combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    table : CentroidTable
+        One that is loaded.
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    load : In(stream of {data, last})
+        The bounds between centroids, see :class:`~hdl.features.codebook.nearest.NearestCentroid`.
+    i : In(stream of beat_layout(lanes))
+    o : Out(stream of beat_layout(words))
+    """
+
+    def __init__(self, *, table, lanes):
+        self._table = table
+        self._lanes = lanes
+        super().__init__({
+            "load": In(stream.Signature(word_layout())),
+            "i": In(stream.Signature(beat_layout(lanes))),
+            "o": Out(stream.Signature(beat_layout(self.words))),
+        })
+
+    @property
+    def words(self):
+        """Words per beat of the output."""
+        return Encoder(table=self._table, lanes=self._lanes).words
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.nearest = nearest = NearestCentroid(centroids=self._table.centroids, lanes=self._lanes)
+        m.submodules.encoder = encoder = Encoder(table=self._table, lanes=self._lanes)
+        connect_stream(m, self.load, nearest.load)
+        connect_stream(m, self.i, nearest.i)
+        connect_stream(m, nearest.o, encoder.i)
+        connect_stream(m, encoder.o, self.o)
+        return m

@@ -1,0 +1,88 @@
+"""Fields of CENTROID, a product with weights that are indices, for the check of instructions."""
+
+from amaranth.hdl import Cat, Mux
+from amaranth.utils import bits_for, exact_log2
+
+from hdl.features.codebook_layers.centroid_layer import INDEXED_COLUMNS
+from hdl.features.compute.access import place_operands
+from hdl.features.compute.loop_nest import SIZE_BITS
+
+__all__ = ["CENTROID_OPERANDS", "LINE_BITS", "centroid_job", "centroid_malformed", "centroid_operands",
+           "centroid_sizes"]
+
+CENTROID_OPERANDS = ("target", "x", "indices", "start", "table", "gate")
+"""Operands in the order in which they are checked: the target first."""
+
+LINE_BITS = bits_for(1 << SIZE_BITS)
+"""Bits of the elements in a line of indices, of which there may be more than columns."""
+
+
+def centroid_sizes(given):
+    """Fields of an instruction that are sizes, by the names of the sizes."""
+    return {"inputs": given.columns, "outputs": given.outputs, "examples": given.rows}
+
+
+def centroid_malformed(given, sizes, large):
+    """Whether something is wrong with an instruction that does not depend on its operands.
+
+    Parameters
+    ----------
+    given : centroid_layout()
+    sizes, large : mapping of str to Value
+        Sizes, and whether each is too large.
+    """
+    names = centroid_sizes(given)
+    reserved = Cat(given[name] for name in given.shape().members if name.startswith("reserved"))
+    return (reserved.any() | (given.gradient & Cat(given.initial, given.relu, given.gated).any())
+            | Cat(large[name] for name in names).any() | ~Cat(sizes[name].any() for name in names).all())
+
+
+def centroid_operands(given, sizes, *, lanes, centroids):
+    """Operands in the order of :data:`CENTROID_OPERANDS`, as they are checked.
+
+    Parameters
+    ----------
+    given, sizes
+        As for :func:`centroid_malformed`.
+    lanes, centroids : int
+    """
+    gradient, outputs, inputs = given.gradient, sizes["outputs"], sizes["inputs"]
+    lane_bits = exact_log2(lanes)
+    groups = (outputs + lanes - 1) >> lane_bits
+    line = ((inputs + INDEXED_COLUMNS - 1) >> exact_log2(INDEXED_COLUMNS)) << lane_bits
+    # A table is one row, without a stride.
+    shapes = {"target": (Mux(gradient, 1, sizes["examples"]), Mux(gradient, centroids, outputs)),
+              "x": (sizes["examples"], inputs), "indices": (groups, line), "table": (1, centroids)}
+    strides = {name: given[f"stride_{name}"] for name in CENTROID_OPERANDS if name != "table"}
+    strides |= {"table": 0, "target": Mux(gradient, 0, given.stride_target)}
+    used = {"start": gradient | given.initial, "table": ~gradient, "gate": given.gated}
+    still = {"target": gradient, "start": ~gradient, "table": 1}
+    found = []
+    for name in CENTROID_OPERANDS:
+        rows, columns = shapes.get(name, (sizes["examples"], outputs))
+        found.append({
+            "operand": given[name], "rows": rows, "columns": columns, "stride": strides[name],
+            "used": used.get(name, 1), "target": name == "target", "free": 0, "ones": 0, "still": still.get(name, 0),
+            "same": 0})
+    return found
+
+
+def centroid_job(m, job, given, sizes, bases, *, lanes):
+    """Make the job of an instruction.
+
+    Parameters
+    ----------
+    job : centroid_job_layout(...)
+    given, sizes
+        As for :func:`centroid_malformed`.
+    bases : sequence of Signal
+        Addresses of the operands, in the order of their checks.
+    lanes : int
+    """
+    lane_bits = exact_log2(lanes)
+    m.d.comb += [
+        job.rows.eq(sizes["examples"]), job.columns.eq(sizes["inputs"]), job.outputs.eq(sizes["outputs"]),
+        *(job[name].eq(given[name]) for name in ("gradient", "initial", "relu", "gated"))]
+    place_operands(m, job, given, CENTROID_OPERANDS, bases, lanes=lanes)
+    for name in ("target", "x", "indices", "start", "gate"):
+        m.d.comb += job[name].stride.eq(given[f"stride_{name}"] >> lane_bits)

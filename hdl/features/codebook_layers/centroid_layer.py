@@ -1,0 +1,387 @@
+# amaranth: UnusedElaboratable=no
+# The constructor makes the parts, whose latencies are needed even if nothing is elaborated.
+"""Products of layers in memory whose weights are indices of centroids, and gradients of the centroids."""
+
+import enum
+from types import SimpleNamespace
+
+from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import Out
+
+from hdl.features.codebook.format import CentroidTable
+from hdl.features.codebook_layers.centroid_product import CentroidProduct, Job
+from hdl.features.compute.access import unit_members
+from hdl.features.compute.drain import above_zero
+from hdl.features.compute.jobs import centroid_job_layout
+from hdl.features.compute.layer_list import CENTROID_BITS
+from hdl.features.compute.multiply_accumulate import SLOTS
+from hdl.features.compute.row_fetch import RowFetch
+from hdl.streams.rows import RowAssembler
+from hdl.streams.stream import Queue, connect_stream
+
+__all__ = ["INDEXED_COLUMNS", "CentroidLayer"]
+
+INDEXED_COLUMNS = 32 // CENTROID_BITS
+"""Columns whose indices are in a row of memory."""
+
+#: Rows of operands that wait for their use.
+_ROWS = SLOTS + 1
+
+
+class _Row(enum.IntEnum):
+    """Meaning of a row that is fetched."""
+
+    TABLE = 0
+    INDICES = 1
+    INPUTS = 2
+    STARTS = 3
+    GATES = 4
+
+
+class CentroidLayer(wiring.Component):
+    """Multiply a matrix by centroid weights, or differentiate the centroids, with operands and results in memory.
+
+    A layer is cut into jobs of a :class:`~hdl.features.codebook_layers.centroid_product.CentroidProduct`: eight rows
+    of X by as many outputs as there are lanes; all rows for a group of outputs, then the next group. Rows beyond the
+    last one are zeros, and so are gradients of outputs beyond; neither is read, and no result of them is written.
+    Indices of outputs beyond are taken as they are in memory.
+
+    A job is accepted when none is under way, and ends with a cycle of ``done`` when all results are in the memory.
+    Sizes and places are not checked. Rows are requested in the order of their use, ahead of it, one per cycle at
+    most. Responses never wait. Requests and ``job.ready`` are functions of registers, writes and ``done`` come from
+    registers.
+
+    Parameters
+    ----------
+    centroids : int
+        Of a table: 4, 8 or 16.
+    lanes : int
+        Elements of a memory row, and outputs that are computed together: 2, 4 or 8.
+    dsps : int
+        DSP blocks each multiplier may use: 4, 2 or 1.
+    memory_rows : int
+        Rows of the largest memory, at least 2.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
+
+    Members
+    -------
+    job : In(stream of centroid_job_layout(memory_rows, owner_bits))
+    request : Out(stream of request_layout(memory_rows, owner_bits))
+    response : In(stream of response_layout(lanes))
+    write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
+    settled : In(1)
+        Every write that was accepted in an earlier cycle is in the memory.
+    done : Out(1)
+        The results are in the memory.
+    multiplied : Out(1)
+        Each lane has multiplied once.
+    """
+
+    def __init__(self, *, centroids=16, lanes, dsps=4, memory_rows, owner_bits=0):
+        if centroids not in (4, 8, 16):
+            raise ValueError(f"Centroid count must be 4, 8 or 16, not {centroids!r}")
+        if not isinstance(lanes, int) or lanes not in (2, 4, 8):
+            raise ValueError(f"Lane count must be 2, 4 or 8, not {lanes!r}")
+        if not isinstance(memory_rows, int) or memory_rows < 2:
+            raise ValueError(f"Memory row count must be an integer of at least 2, not {memory_rows!r}")
+        self._centroids = centroids
+        self._lanes = lanes
+        self._lane_bits = lanes.bit_length() - 1
+        self._memory_rows = memory_rows
+        self._owner_bits = owner_bits
+        self._product = CentroidProduct(
+            table=CentroidTable(centroids=centroids, loaded=True), lanes=lanes, dsps=dsps)
+        super().__init__({
+            **unit_members(centroid_job_layout(memory_rows, owner_bits), lanes=lanes, memory_rows=memory_rows,
+                           owner_bits=owner_bits),
+            "multiplied": Out(1),
+        })
+
+    def cycles(self, *, rows, columns, outputs, gradient=False, answer):
+        """Cycles from the acceptance of a job to ``done``, with sums that are clear and memories that never make it
+        wait.
+
+        Parameters
+        ----------
+        rows, columns, outputs : int
+        gradient : bool
+        answer : int
+            Cycles from a request to its response.
+        """
+        kind = Job.GRADIENT if gradient else Job.PRODUCT
+        jobs = -(-rows // SLOTS) * -(-outputs // self._lanes) * self._product.cycles(kind, columns)
+        if gradient:
+            return jobs + self._product.cycles(Job.TOTAL) + answer + 14
+        tail = max(0, (rows - 1) % SLOTS - 5)  # the last rows are written, and not only dropped
+        return jobs + self._centroids + answer + 12 + tail
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.product = product = self._product
+        job = Signal(self.job.payload.shape(), reset_less=True)
+        begin = Signal()
+        last = SimpleNamespace(batch=Signal(range(1 << len(job.rows) - 3), name="last_batch"),
+                               group=Signal(len(job.outputs), name="last_group"),
+                               block=Signal(len(job.columns), name="last_block"),
+                               mask=Signal(self._lanes, name="last_mask"))
+        edge = (job.outputs - 1)[:self._lane_bits]
+        m.d.comb += [
+            last.batch.eq((job.rows - 1)[3:]), last.group.eq((job.outputs - 1)[self._lane_bits:]),
+            last.block.eq((job.columns - 1)[self._lane_bits:]),
+            *(last.mask[lane].eq(edge >= lane) for lane in range(self._lanes)),
+            self.multiplied.eq(product.multiplied),
+        ]
+        gates = self._elaborate_operands(m, job, begin, last)
+        finished = self._elaborate_results(m, job, begin, last, gates)
+        batch, group = Signal.like(last.batch), Signal.like(last.group)
+        m.d.sync += self.done.eq(0)
+        with m.FSM():
+            with m.State("Idle"):
+                m.d.comb += [self.job.ready.eq(1), begin.eq(self.job.valid)]
+                m.d.sync += [job.eq(self.job.payload), batch.eq(0), group.eq(0)]
+                with m.If(self.job.valid):
+                    m.next = "Product"
+                    with m.If(~self.job.p.gradient):
+                        m.next = "Table"
+
+            with m.State("Table"):
+                with m.If(product.table.valid & product.table.ready & product.table.p.last):
+                    m.next = "Product"
+
+            with m.State("Product"):
+                m.d.comb += [product.job.valid.eq(1),
+                             product.job.payload.eq(Mux(job.gradient, Job.GRADIENT, Job.PRODUCT))]
+                with m.If(product.job.ready):
+                    m.d.sync += batch.eq(batch + 1)
+                    with m.If(batch == last.batch):
+                        m.d.sync += [batch.eq(0), group.eq(group + 1)]
+                        with m.If(group == last.group):
+                            m.next = "Write"
+                            with m.If(job.gradient):
+                                m.next = "Total"
+
+            with m.State("Total"):
+                m.d.comb += [product.job.valid.eq(1), product.job.payload.eq(Job.TOTAL)]
+                with m.If(product.job.ready):
+                    m.next = "Write"
+
+            with m.State("Write"):
+                with m.If(finished & ~self.write.valid & self.settled):
+                    m.d.sync += self.done.eq(1)
+                    m.next = "Idle"
+        return m
+
+    def _elaborate_operands(self, m, job, begin, last):
+        """Fetch the rows of all operands in the order of their use, and feed the product; return the gates."""
+        product, lanes = self._product, self._lanes
+        vector = self.response.payload.elements.shape()
+        m.submodules.fetch = fetch = RowFetch(
+            rows=self._memory_rows, answer=vector, tag=data.StructLayout({"row": _Row, "edge": 1}),
+            owner_bits=self._owner_bits)
+        m.submodules.indices = indices = Queue(shape=32 * lanes, depth=4)
+        m.submodules.starts = starts = Queue(shape=vector, depth=_ROWS, block=False)
+        m.submodules.gates = gates = Queue(shape=lanes, depth=_ROWS, block=False)
+        self._elaborate_walk(m, fetch.i, job, begin, last)
+        connect_stream(m, fetch.request, self.request)
+        m.d.comb += [self.response.ready.eq(1), fetch.response.valid.eq(self.response.valid),
+                     fetch.response.payload.eq(self.response.p.elements)]
+
+        found = fetch.o.payload
+        elements = found.answer
+        word = Signal(range(self._centroids))
+        blocks = self._elaborate_inputs(m, job, fetch.o, indices)
+        m.d.comb += [
+            product.table.p.data.eq(Array(elements)[word[:self._lane_bits]]),
+            product.table.p.last.eq(word == self._centroids - 1),
+            indices.i.payload.eq(Cat(elements)), starts.i.payload.eq(elements),
+            *(gates.i.payload[lane].eq(above_zero(element)) for lane, element in enumerate(elements)),
+        ]
+        for lane in range(lanes):
+            with m.If(found.tag.edge & ~last.mask[lane]):
+                m.d.comb += starts.i.payload[lane].eq(0)
+        connect_stream(m, starts.o, product.rows)
+        with m.Switch(found.tag.row):
+            with m.Case(_Row.TABLE):
+                taken = product.table.valid & product.table.ready
+                m.d.comb += [product.table.valid.eq(fetch.o.valid),
+                             fetch.o.ready.eq(taken & (word[:self._lane_bits].all() | product.table.p.last))]
+                with m.If(taken):
+                    m.d.sync += word.eq(word + 1)
+            for kind, sink in ((_Row.INDICES, indices.i), (_Row.INPUTS, blocks), (_Row.STARTS, starts.i),
+                               (_Row.GATES, gates.i)):
+                with m.Case(kind):
+                    m.d.comb += [sink.valid.eq(fetch.o.valid), fetch.o.ready.eq(sink.ready)]
+        return gates.o
+
+    def _elaborate_walk(self, m, step, job, begin, last):
+        """Walk through the rows of all operands.
+
+        Of each group of outputs and eight rows of X come the inputs, block by block, with the indices in front of
+        those that begin a row of them; then eight starts, and eight gates.
+        """
+        batch, group, block = (Signal.like(one, name=name) for name, one in (
+            ("walk_batch", last.batch), ("walk_group", last.group), ("walk_block", last.block)))
+        slot = Signal(range(SLOTS), name="walk_slot")
+        words = Signal(range(self._centroids), name="walk_words")
+        place = {name: Signal(range(self._memory_rows), name=f"walk_{name}", reset_less=True)
+                 for name in ("table", "indices", "line", "x", "first", "start", "gate")}
+        within, ends, moves = Signal(), Signal(), Signal()
+        following = Signal.like(block)
+        further = 3 - self._lane_bits  # bits of the number of a block within the columns of a row of indices
+        m.d.comb += [
+            within.eq(Cat(slot, batch) < job.rows), ends.eq(slot == SLOTS - 1), moves.eq(step.valid & step.ready),
+            following.eq(block + 1), step.p.tag.edge.eq(group == last.group),
+        ]
+
+        def ask(kind, matrix, row, read=1):
+            m.d.comb += [step.valid.eq(1), step.p.tag.row.eq(kind), step.p.place.eq(matrix.place),
+                         step.p.row.eq(row), step.p.read.eq(read)]
+
+        def advance():
+            """Go on to the next eight rows, or to the next group."""
+            m.d.sync += [batch.eq(batch + 1), block.eq(0), place["indices"].eq(place["line"]),
+                         *(place[name].eq(place["first"] + (job.x.stride << 3)) for name in ("first", "x"))]
+            m.next = "Indices"
+            with m.If(batch == last.batch):
+                line = place["line"] + job.indices.stride
+                m.d.sync += [batch.eq(0), group.eq(group + 1), place["indices"].eq(line), place["line"].eq(line),
+                             place["x"].eq(job.x.row), place["first"].eq(job.x.row),
+                             place["start"].eq(job.start.row + group + 1), place["gate"].eq(job.gate.row + group + 1)]
+                with m.If(group == last.group):
+                    m.next = "Idle"
+
+        with m.FSM(name="walk"):
+            with m.State("Idle"):
+                given = self.job.payload
+                m.d.sync += [
+                    batch.eq(0), group.eq(0), block.eq(0), words.eq(0), place["table"].eq(given.table.row),
+                    *(place[name].eq(given.indices.row) for name in ("indices", "line")),
+                    *(place[name].eq(given.x.row) for name in ("x", "first")),
+                    place["start"].eq(given.start.row), place["gate"].eq(given.gate.row)]
+                with m.If(begin):
+                    m.next = "Indices"
+                    with m.If(~given.gradient):
+                        m.next = "Table"
+
+            with m.State("Table"):
+                ask(_Row.TABLE, job.table, place["table"])
+                with m.If(moves):
+                    m.d.sync += [place["table"].eq(place["table"] + 1), words.eq(words + self._lanes)]
+                    with m.If(words >= max(self._centroids - self._lanes, 0)):
+                        m.next = "Indices"
+
+            with m.State("Indices"):
+                ask(_Row.INDICES, job.indices, place["indices"])
+                with m.If(moves):
+                    m.d.sync += place["indices"].eq(place["indices"] + 1)
+                    m.next = "Inputs"
+
+            with m.State("Inputs"):
+                ask(_Row.INPUTS, job.x, place["x"], within)
+                with m.If(moves):
+                    m.d.sync += [slot.eq(slot + 1), place["x"].eq(place["x"] + job.x.stride)]
+                    with m.If(ends):
+                        m.d.sync += [block.eq(following), place["x"].eq(place["first"] + following)]
+                        with m.If(block == last.block):
+                            m.next = "Starts"
+                        with m.Elif(following[:further] == 0):
+                            m.next = "Indices"
+
+            with m.State("Starts"):
+                ask(_Row.STARTS, job.start, place["start"], within & (job.initial | job.gradient))
+                with m.If(moves):
+                    m.d.sync += [slot.eq(slot + 1), place["start"].eq(place["start"] + job.start.stride)]
+                    with m.If(ends):
+                        with m.If(job.gated):
+                            m.next = "Gates"
+                        with m.Else():
+                            advance()
+
+            with m.State("Gates"):
+                ask(_Row.GATES, job.gate, place["gate"], within)
+                with m.If(moves):
+                    m.d.sync += [slot.eq(slot + 1), place["gate"].eq(place["gate"] + job.gate.stride)]
+                    with m.If(ends):
+                        advance()
+
+    def _elaborate_inputs(self, m, job, fetched, indices):
+        """Keep two blocks of eight rows of X, and give their elements column by column with the indices.
+
+        Returns the ports by which a row is kept.
+        """
+        product, lanes = self._product, self._lanes
+        m.submodules.blocks = memory = Memory(
+            shape=fetched.p.answer.shape(), depth=2 * SLOTS, init=[], attrs={"no_rw_check": 1})
+        write, read = memory.write_port(), memory.read_port(domain="comb")
+        kept = SimpleNamespace(valid=Signal(name="keeps"), ready=Signal(name="kept"))
+        place, slot, bank = Signal(range(2 * SLOTS)), Signal(range(SLOTS)), Signal()
+        full = Signal(2)
+        column = Signal(job.columns.shape())
+        moves, round_ends, last = Signal(), Signal(), Signal()
+        given = product.i.payload
+        row = data.View(data.ArrayLayout(data.ArrayLayout(CENTROID_BITS, lanes), INDEXED_COLUMNS),
+                        indices.o.payload)
+        m.d.comb += [
+            kept.ready.eq(~full.bit_select(place[3], 1)), write.en.eq(kept.valid & kept.ready), write.addr.eq(place),
+            write.data.eq(fetched.p.answer), read.addr.eq(Cat(slot, bank)),
+            product.i.valid.eq(full.bit_select(bank, 1) & indices.o.valid),
+            moves.eq(product.i.valid & product.i.ready),
+            round_ends.eq(moves & (slot == SLOTS - 1)), last.eq(column == job.columns - 1), given.last.eq(last),
+            given.input.eq(Array(read.data)[column[:self._lane_bits]]),
+            *(given.indices[lane].eq(row[column[:3]][lane]) for lane in range(lanes)),
+            indices.o.ready.eq(round_ends & (column[:3].all() | last)),
+        ]
+        with m.If(write.en):
+            m.d.sync += place.eq(place + 1)
+            with m.If(place[:3].all()):
+                m.d.sync += full.bit_select(place[3], 1).eq(1)
+        with m.If(moves):
+            m.d.sync += slot.eq(slot + 1)
+        with m.If(round_ends):
+            m.d.sync += column.eq(Mux(last, 0, column + 1))
+            with m.If(column[:self._lane_bits].all() | last):
+                m.d.sync += [bank.eq(~bank), full.bit_select(bank, 1).eq(0)]
+        return kept
+
+    def _elaborate_results(self, m, job, begin, last, gates):
+        """Write the results; return that the last one is in the register of writes, or has left it."""
+        product = self._product
+        m.submodules.assembler = assembler = RowAssembler(lanes=self._lanes)
+        connect_stream(m, product.gradients, assembler.i)
+        batch, group = Signal.like(last.batch), Signal.like(last.group)
+        slot = Signal(range(SLOTS))
+        row = Signal(range(self._memory_rows), reset_less=True)
+        written = Signal(self.write.payload.shape(), reset_less=True)
+        free, take, finished = Signal(), Signal(), Signal()
+        m.d.comb += [
+            self.write.payload.eq(written), free.eq(~self.write.valid | self.write.ready),
+            take.eq(free & product.o.valid & (~job.gated | gates.valid)),
+            product.o.ready.eq(take), gates.ready.eq(take & job.gated), assembler.o.ready.eq(free),
+        ]
+        with m.If(free):
+            m.d.sync += [
+                self.write.valid.eq((take & (Cat(slot, batch) < job.rows)) | assembler.o.valid),
+                written.place.eq(job.target.place), written.row.eq(row),
+                written.keep.eq(Mux(group == last.group, last.mask, ~0))]
+            for lane in range(self._lanes):
+                element = product.o.payload[lane]
+                zero = (job.relu & element[-1]) | (job.gated & ~gates.payload[lane])
+                m.d.sync += written.elements[lane].eq(Mux(zero, 0, element))
+            with m.If(job.gradient):
+                m.d.sync += [written.keep.eq(assembler.o.p.keep), written.elements.eq(assembler.o.p.elements)]
+        with m.If(take):
+            m.d.sync += [slot.eq(slot + 1), row.eq(row + job.target.stride)]
+            with m.If(slot == SLOTS - 1):
+                m.d.sync += batch.eq(batch + 1)
+                with m.If(batch == last.batch):
+                    m.d.sync += [batch.eq(0), group.eq(group + 1), row.eq(job.target.row + group + 1),
+                                 finished.eq(group == last.group)]
+        with m.If(free & assembler.o.valid):
+            m.d.sync += [row.eq(row + 1), finished.eq(assembler.o.p.last)]
+        with m.If(begin):
+            m.d.sync += [slot.eq(0), batch.eq(0), group.eq(0), finished.eq(0), row.eq(self.job.p.target.row)]
+        return finished
+

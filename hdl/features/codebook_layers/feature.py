@@ -1,0 +1,14 @@
+"""Layers with weights that are indices of centroids: docs/compute/centroid_layer.md."""
+
+from hdl.feature import Feature
+
+__all__ = ["FEATURE", "CodebookLayersFeature"]
+
+
+class CodebookLayersFeature(Feature):
+    """The compute engine has centroid layers."""
+
+    requires = ("compute", "codebook")
+
+
+FEATURE = CodebookLayersFeature()

@@ -1,0 +1,112 @@
+"""Ports by which the units of the compute engine are given jobs, and read and write memory rows."""
+
+from amaranth.hdl import Cat, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from hdl.floating.format import FP32
+
+__all__ = ["memory_of", "owner_of", "place_of", "place_operands", "place_shape", "request_layout", "response_layout",
+           "unit_members", "write_layout"]
+
+#: Bits of the number of a memory.
+_MEMORY_BITS = 2
+
+
+def place_shape(owner_bits=0):
+    """Shape of a place: the number of a :class:`~hdl.features.compute.layer_list.Place`, and above it the number of
+    the buffer that an operand belongs to, in a node with row owners. Units pass places on as they are."""
+    return unsigned(_MEMORY_BITS + owner_bits)
+
+
+def memory_of(place):
+    """Number of the memory of a place."""
+    return place[:_MEMORY_BITS]
+
+
+def owner_of(place):
+    """Number of the buffer of a place."""
+    return place[_MEMORY_BITS:]
+
+
+def place_of(operand):
+    """Place of an operand of a list that has been checked."""
+    return Cat(memory_of(operand.place), operand.owner)
+
+
+def request_layout(rows, owner_bits=0):
+    """Payload of a read: a place (:func:`place_shape`), and a row of its memory.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the largest memory.
+    owner_bits : int
+        Bits of the number of a buffer; 0 without row owners.
+    """
+    return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows)})
+
+
+def response_layout(lanes):
+    """Payload of the answer to a read: the elements of the row. Answers come in the order of the reads."""
+    return data.StructLayout({"elements": data.ArrayLayout(unsigned(FP32.width), lanes)})
+
+
+def write_layout(rows, lanes, owner_bits=0):
+    """Payload of a write: a row, its elements, and a bit for each of them that is written."""
+    return data.StructLayout({
+        "place": place_shape(owner_bits), "row": range(rows),
+        "elements": data.ArrayLayout(unsigned(FP32.width), lanes), "keep": lanes})
+
+
+def unit_members(job, *, lanes, memory_rows, owner_bits=0):
+    """Members of a unit that works on operands in memory, by their names.
+
+    Parameters
+    ----------
+    job : StructLayout
+        Payload of its jobs.
+    lanes : int
+    memory_rows : int
+        Rows of the largest memory.
+    owner_bits : int
+        Bits of the number of a buffer; 0 without row owners.
+
+    Members
+    -------
+    job : In(stream of job)
+    request : Out(stream of request_layout(memory_rows, owner_bits))
+    response : In(stream of response_layout(lanes))
+    write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
+    settled : In(1)
+        All writes that were taken are in their memories.
+    done : Out(1)
+        The job has ended.
+    """
+    return {
+        "job": In(stream.Signature(job)),
+        "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
+        "response": In(stream.Signature(response_layout(lanes))),
+        "write": Out(stream.Signature(write_layout(memory_rows, lanes, owner_bits))),
+        "settled": In(1),
+        "done": Out(1),
+    }
+
+
+def place_operands(m, job, given, names, bases, *, lanes):
+    """Give the operands of a job their places, and the rows of memory that they begin with.
+
+    Parameters
+    ----------
+    m : Module
+    job, given : View
+        Job, and the fields of its instruction.
+    names : sequence of str
+        Names of the operands in the order of their checks.
+    bases : sequence of Value
+        Their addresses; others may follow.
+    lanes : int
+    """
+    for name, base in zip(names, bases, strict=False):
+        m.d.comb += [job[name].place.eq(place_of(given[name])), job[name].row.eq(base >> exact_log2(lanes))]

@@ -1,0 +1,170 @@
+# amaranth: UnusedElaboratable=no
+# The constructor makes the parts, whose latencies are needed even if nothing is elaborated.
+"""Matrix products of operands in memory: C = epilogue(start + A · B)."""
+
+from amaranth.hdl import Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import Out
+
+from hdl.features.compute.access import unit_members
+from hdl.features.compute.drain import Drain
+from hdl.features.compute.feature import FP32
+from hdl.features.compute.gemm_job import gemm_job_layout
+from hdl.features.compute.initial_fetch import InitialFetch
+from hdl.features.compute.loop_nest import tile_layout
+from hdl.features.compute.operand_fetch import OperandFetch
+from hdl.features.compute.product import MatrixProduct
+from hdl.features.compute.scale_mask import ScaleMask
+from hdl.streams.stream import Queue, connect_stream
+
+__all__ = ["Gemm"]
+
+#: Tiles that are announced and not drained.
+_TILES = 17
+#: Rows that are requested and not answered.
+_REQUESTS = 33
+
+
+class Gemm(wiring.Component):
+    """Multiply matrices in memory, and write the product to memory.
+
+    A job is accepted when none is under way, and ends with a cycle of ``done``, when all of C is in the memory, or of
+    ``bad``, :attr:`checked` cycles after it was accepted, if its panels do not fit; then nothing is written. A panel
+    does not fit if it needs more than ``blocks`` blocks, or if it is one of several and has fewer terms, or rows,
+    than a row of memory where lines of an operand run along these. Bases and strides are not checked.
+
+    A row is requested per cycle at most: initial values come first, then the gate, then operands. Responses come in
+    the order of the requests, at any time after them, and never wait.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of units: 1, 2 or 4.
+    lanes : int
+        Columns of units, and elements of a row of memory: 2, 4 or 8, and not less than ``rows``.
+    dsps : int
+        DSP blocks each unit may use: 4, 2 or 1.
+    blocks : int
+        Blocks of ``lanes`` by ``lanes`` elements in a panel, a power of two between 2 and 512.
+    memory_rows : int
+        Rows of the largest memory, at least 2.
+    scale_mask : bool
+        Whether results can be scaled and masked; without, the job's ``scale_mask`` has no effect.
+    operands : str
+        Format that operands are multiplied in: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
+
+    Members
+    -------
+    job : In(stream of gemm_job_layout(memory_rows, owner_bits))
+    request : Out(stream of request_layout(memory_rows, owner_bits))
+    response : In(stream of response_layout(lanes))
+    write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
+    settled : In(1)
+        Every write that was accepted in an earlier cycle is in the memory.
+    done : Out(1)
+        C is in the memory.
+    bad : Out(1)
+        The job is refused.
+    """
+
+    #: Cycles from the acceptance of a job to ``bad``.
+    checked = 4
+
+    def __init__(self, *, rows, lanes, dsps=4, blocks=128, memory_rows, scale_mask=False, operands=FP32,
+                 owner_bits=0):
+        if not isinstance(memory_rows, int) or memory_rows < 2:
+            raise ValueError(f"Memory row count must be an integer of at least 2, not {memory_rows!r}")
+        self._product = MatrixProduct(rows=rows, columns=lanes, dsps=dsps, blocks=blocks, operands=operands)
+        self._operands = OperandFetch(
+            rows=rows, lanes=lanes, blocks=blocks, memory_rows=memory_rows, owner_bits=owner_bits)
+        self._initial = InitialFetch(rows=rows, lanes=lanes, memory_rows=memory_rows, owner_bits=owner_bits)
+        self._drain = Drain(rows=rows, lanes=lanes, memory_rows=memory_rows, owner_bits=owner_bits)
+        self._scale_mask = ScaleMask(rows=rows, lanes=lanes, dsps=dsps) if scale_mask else None
+        self._job = gemm_job_layout(memory_rows, owner_bits)
+        super().__init__({
+            **unit_members(self._job, lanes=lanes, memory_rows=memory_rows, owner_bits=owner_bits), "bad": Out(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.product = product = self._product
+        m.submodules.operands = operands = self._operands
+        m.submodules.initial = initial = self._initial
+        m.submodules.drain = drain = self._drain
+        self._elaborate_job(m)
+        self._elaborate_tiles(m)
+        self._elaborate_requests(m, (initial, drain, operands))
+        for source, sink in ((product.panels, operands.panels), (operands.fill_a, product.fill_a),
+                             (operands.fill_b, product.fill_b), (initial.o, product.initial),
+                             (drain.write, self.write)):
+            connect_stream(m, source, sink)
+        results = product.o
+        if self._scale_mask is not None:
+            m.submodules.scale_mask = scale_mask = self._scale_mask
+            m.d.comb += scale_mask.epilogue.eq(operands.job.scale_mask)
+            connect_stream(m, results, scale_mask.i)
+            results = scale_mask.o
+        connect_stream(m, results, drain.i)
+        m.d.comb += [initial.drained.eq(drain.drained), initial.settled.eq(self.settled)]
+        return m
+
+    def _elaborate_job(self, m):
+        """Hold the job until its product is written."""
+        product, given = self._product, self.job.payload
+        job = Signal(self._job, reset_less=True)
+        asked = product.job.payload
+        m.d.comb += [part.job.eq(job) for part in (self._operands, self._initial, self._drain)]
+        m.d.comb += [asked[name].eq(given[name])
+                     for name in ("m", "n", "k", "tile", "row_tiles", "column_tiles", "rounds", "order")]
+        m.d.comb += [
+            asked.resume.eq(given.initial), asked.common.eq(given.start.stride == 0),
+            asked.align_m.eq(given.transpose_a), asked.align_k.eq(~given.transpose_a | given.transpose_b)]
+        m.d.sync += [self.done.eq(0), self.bad.eq(0)]
+        with m.FSM():
+            with m.State("Idle"):
+                m.d.comb += [product.job.valid.eq(self.job.valid), self.job.ready.eq(product.job.ready)]
+                m.d.sync += job.eq(given)
+                with m.If(self.job.valid & self.job.ready):
+                    m.next = "Run"
+            with m.State("Run"):
+                with m.If(product.bad):
+                    m.d.sync += self.bad.eq(1)
+                    m.next = "Idle"
+                with m.If(self._drain.complete):
+                    m.next = "Settle"
+            with m.State("Settle"):
+                with m.If(self.settled):
+                    m.d.sync += self.done.eq(1)
+                    m.next = "Idle"
+
+    def _elaborate_tiles(self, m):
+        """Announce tiles to all that take part in their results when their initial values are requested."""
+        tiles = self._product.tiles
+        m.submodules.tiles = queue = Queue(shape=tile_layout(), depth=_TILES)
+        sinks = [self._initial.tiles, queue.i, *([] if self._scale_mask is None else [self._scale_mask.tiles])]
+        m.d.comb += tiles.ready.eq(Cat(sink.ready for sink in sinks).all())
+        for sink in sinks:
+            others = Cat(other.ready for other in sinks if other is not sink)
+            m.d.comb += [sink.valid.eq(tiles.valid & others.all()), sink.payload.eq(tiles.payload)]
+        connect_stream(m, queue.o, self._drain.tiles)
+
+    def _elaborate_requests(self, m, parts):
+        """Requests of parts by priority, and the responses for each."""
+        m.submodules.owners = owners = Queue(shape=2, depth=_REQUESTS)
+        request = Signal(self.request.payload.shape(), reset_less=True)
+        free = Signal()
+        m.d.comb += [
+            self.request.payload.eq(request), free.eq((~self.request.valid | self.request.ready) & owners.i.ready),
+            self.response.ready.eq(1), owners.o.ready.eq(self.response.valid)]
+        with m.If(self.request.ready):
+            m.d.sync += self.request.valid.eq(0)
+        taken = ~free
+        for number, part in enumerate(parts):
+            m.d.comb += [
+                part.request.ready.eq(~taken), part.response.payload.eq(self.response.payload),
+                part.response.valid.eq(self.response.valid & (owners.o.payload == number))]
+            with m.If(part.request.valid & ~taken):
+                m.d.comb += [owners.i.valid.eq(1), owners.i.payload.eq(number)]
+                m.d.sync += [self.request.valid.eq(1), request.eq(part.request.payload)]
+            taken = taken | part.request.valid

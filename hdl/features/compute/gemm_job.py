@@ -1,0 +1,40 @@
+"""Job of a matrix product whose operands are in memory."""
+
+from amaranth.lib import data
+
+from hdl.features.compute.access import place_shape
+from hdl.features.compute.loop_nest import job_layout
+from hdl.features.compute.scale_mask import scale_mask_layout
+
+__all__ = ["gemm_job_layout", "matrix_layout"]
+
+
+def matrix_layout(rows, owner_bits=0):
+    """Matrix in memory: its place (:func:`~hdl.features.compute.access.place_shape`), its first row, and rows from
+    line to line."""
+    return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows), "stride": range(rows)})
+
+
+def gemm_job_layout(rows, owner_bits=0):
+    """Payload of a product C = A · B, resolved: sizes in elements, places in rows of memory.
+
+    Sizes, factors and ``order`` are those of :func:`~hdl.features.compute.loop_nest.job_layout`. With ``transpose_a``
+    the memory holds k lines of m elements, with ``transpose_b`` n lines of k elements. With ``initial`` sums begin
+    with the elements of ``start``, of which a stride of 0 makes one line for all rows. ``relu`` makes zero or less
+    +0.0, and ``gated`` makes +0.0 of each element whose element of ``gate`` is not above zero; ``scale_mask`` comes
+    before both of them. Place ONES, for A or B, has no memory.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the largest memory.
+    owner_bits : int
+        Bits of the number of a buffer; 0 without row owners.
+    """
+    loops = job_layout().members
+    names = ("m", "n", "k", "tile", "row_tiles", "column_tiles", "rounds", "order")
+    return data.StructLayout({
+        **{name: loops[name] for name in names},
+        "transpose_a": 1, "transpose_b": 1, "initial": 1, "relu": 1, "gated": 1,
+        "scale_mask": scale_mask_layout(),
+        **{name: matrix_layout(rows, owner_bits) for name in ("a", "b", "c", "start", "gate")}})

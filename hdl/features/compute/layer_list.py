@@ -1,0 +1,227 @@
+"""List of instructions of LAYERS: the layouts in memory of its instructions, which are sixteen words each."""
+
+import enum
+
+from amaranth.hdl import signed, unsigned
+from amaranth.lib import data
+
+from hdl.masking.mask import GENERATED, INDEX_BITS
+
+__all__ = ["BASE_BITS", "CENTROID_BITS", "INSTRUCTION_WORDS", "MOST_INSTRUCTIONS", "MULTIPLIED_BIT", "OWNER_BITS",
+           "PADDING", "ROW_BIT", "Initial", "Kind", "Place", "RowFunction", "VectorProgram", "centroid_layout",
+           "gemm_layout", "instruction_layout", "operand_layout", "row_layout", "vector_layout"]
+
+INSTRUCTION_WORDS = 16
+"""Words of an instruction in the activation memory (:func:`instruction_layout`)."""
+
+MOST_INSTRUCTIONS = 64
+"""Instructions of the longest list, with its END."""
+
+
+CENTROID_BITS = 4
+"""Bits of the index of a centroid in memory."""
+
+
+MULTIPLIED_BIT = 8
+"""Lowest bit, in the detail of the event of LAYERS, of the cycles in which all lanes of the unit of CENTROID have
+multiplied; below it is the count of instructions."""
+
+
+BASE_BITS = 20
+"""Bits of the base of an operand, an address of an element."""
+
+
+OWNER_BITS = 8
+"""Bits of the number of an operand's buffer: 0 is that of any buffer."""
+
+
+ROW_BIT = 8
+"""Lowest bit, in the detail of READ_DEAD, of the row; below it is the number of the instruction."""
+
+
+class Kind(enum.IntEnum):
+    """Kind of an instruction."""
+
+    END = 0
+    GEMM = 1
+    VECTOR = 2
+    CENTROID = 3
+    ROWS = 4
+
+
+class Place(enum.IntEnum):
+    """Memory of an operand, or the constant 1.0 for each of its elements."""
+
+    GRADIENTS = 0
+    WEIGHTS = 1
+    ACTIVATIONS = 2
+    ONES = 3
+
+
+class Initial(enum.IntEnum):
+    """First number of each sum of a matrix product."""
+
+    ZERO = 0
+    """+0.0."""
+    MATRIX = 1
+    """Element of a matrix; with a stride of 0, of one row for all rows."""
+
+
+class VectorProgram(enum.IntEnum):
+    """Function of rows of a matrix."""
+
+    CROSS_ENTROPY = 0
+    SOFTMAX = 1
+    """Exponentials of each row, times the reciprocal of their sum."""
+
+
+PADDING = 0xFFFF_FFFF
+"""Label of a row of padding: its gradient is +0.0, and it adds nothing to the loss."""
+
+
+class RowFunction(enum.IntEnum):
+    """Function of the rows of a sequence, see :func:`row_layout`."""
+
+    ADD = 0
+    """target = x + start."""
+    SCALE = 1
+    """target = x · scale + shift."""
+    NORM = 2
+    """third = x, or start + x; deviation = 1 / its deviation; second = its normal rows; target = second · scale +
+    shift."""
+    NORM_BACK = 3
+    """second = x · y; target = gradient of the layer norm, or start + that."""
+    SOFTMAX_BACK = 4
+    """target = gradient of scores, times the factor."""
+    GATHER = 5
+    """target = rows of x that y names, or start + those."""
+    SCATTER = 6
+    """Rows of x are added to the rows of target that y names."""
+    CLEAR = 7
+    """target = +0.0."""
+
+
+def operand_layout():
+    """Operand: its memory, the address of its first element, and whether ``state_base`` of the command is added.
+
+    ``owner`` is the number of its buffer, which a node with row owners compares with those of the rows that it reads;
+    others ignore it.
+    """
+    return data.StructLayout({"base": BASE_BITS, "owner": OWNER_BITS, "place": 3, "relative": 1})
+
+
+def instruction_layout():
+    """Layout of any instruction: its kind, and what depends on it."""
+    return data.StructLayout({"kind": 4, "rest": 508})
+
+
+def gemm_layout():
+    """Layout of a matrix product C = A · B, in sixteen words.
+
+    A has ``m`` rows and ``k`` columns, B ``k`` rows and ``n`` columns; a size of 0 is the length of the command. With
+    ``transpose_a`` the memory holds k rows of m elements, with ``transpose_b`` n rows of k elements. Strides are
+    elements from row to row. ``initial`` is one of :class:`Initial`. ``relu`` makes zero or less +0.0; ``gated``
+    makes +0.0 of each element whose element of the gate, a matrix of the shape of C, is not above zero. The factors
+    and ``order`` are those of :func:`hdl.features.compute.loop_nest.job_layout`.
+
+    Before that, ``scaled`` multiplies each element by ``scale``, and then ``masked`` puts the ``alternative`` in the
+    place of each element that a mask does not keep: the kinds, from ``triangle`` to ``band``, and the bounds are
+    those of :mod:`hdl.masking.mask`, and indices are those of C.
+    """
+    return data.StructLayout({
+        "kind": 4, "transpose_a": 1, "transpose_b": 1, "initial": 2, "relu": 1, "gated": 1, "scaled": 1, "masked": 1,
+        "format": 4, "first_column": INDEX_BITS, "reserved_0": 4,
+        "m": 16, "k": 16,
+        "n": 16, "tile": 4, "row_tiles": 4, "column_tiles": 4, "rounds": 4,
+        "order": 2, "first_row": INDEX_BITS, "end_row": INDEX_BITS, "reserved_3": 6,
+        "a": operand_layout(),
+        "b": operand_layout(),
+        "c": operand_layout(),
+        "start": operand_layout(),
+        "gate": operand_layout(),
+        "stride_a": 16, "stride_b": 16,
+        "stride_c": 16, "stride_start": 16,
+        "stride_gate": 16, "end_column": INDEX_BITS, "reserved_11": 4,
+        "scale": 32,
+        "alternative": 32,
+        **dict.fromkeys(GENERATED, unsigned(1)), "diagonal": signed(INDEX_BITS + 1), "width": INDEX_BITS,
+        "reserved_14": 1,
+        "length_rows": INDEX_BITS, "length_columns": INDEX_BITS, "reserved_15": 8,
+    })
+
+
+def vector_layout():
+    """Layout of a function of rows, in sixteen words.
+
+    ``function`` is one of :class:`VectorProgram`; a size of 0 is the length of the command. CROSS_ENTROPY has scores
+    at ``source``, one label a row at ``labels``, ``stride_labels`` elements apart and at any address, and writes the
+    gradient of the loss to ``target``, and the loss, summed over the rows, to the element ``loss``.
+    """
+    return data.StructLayout({
+        "kind": 4, "function": 8, "reserved_0": 20,
+        "rows": 16, "columns": 16,
+        "reserved_2": 64,
+        "source": operand_layout(),
+        "labels": operand_layout(),
+        "target": operand_layout(),
+        "loss": operand_layout(),
+        "reserved_8": 32,
+        "stride_source": 16, "stride_labels": 16,
+        "stride_target": 16, "reserved_10": 16,
+        "reserved_11": 160,
+    })
+
+
+def centroid_layout():
+    """Layout of a product with weights that are indices of centroids, or of their gradients, in sixteen words.
+
+    X has ``rows`` rows and ``columns`` columns; a size of 0 is the length of the command. The weights are ``outputs``
+    rows of as many columns, which :func:`sim.golden.features.codebook_layers.centroid_product.pack_indices` puts in
+    lines: each is for as many outputs as a memory row has elements. Strides are elements from row to row, or from
+    line to line.
+
+    Without ``gradient`` the target is the product, of ``rows`` rows and ``outputs`` columns, with the centroids at
+    ``table``. Sums begin with those of ``start`` if ``initial`` is set, where a stride of 0 makes one row of it for
+    all rows, and ``relu`` and ``gated`` do what they do in a matrix product. With ``gradient`` the target is that of
+    each centroid, one behind the other, with the gradients of the product at ``start``.
+    """
+    return data.StructLayout({
+        "kind": 4, "gradient": 1, "initial": 1, "relu": 1, "gated": 1, "reserved_0": 24,
+        "rows": 16, "columns": 16,
+        "outputs": 16, "reserved_2": 48,
+        "target": operand_layout(),
+        "x": operand_layout(),
+        "indices": operand_layout(),
+        "start": operand_layout(),
+        "table": operand_layout(),
+        "gate": operand_layout(),
+        "stride_target": 16, "stride_x": 16,
+        "stride_indices": 16, "stride_start": 16,
+        "stride_gate": 16, "reserved_12": 16,
+        "reserved_13": 96,
+    })
+
+
+def row_layout():
+    """Layout of a function of the rows of a sequence, in sixteen words.
+
+    ``function`` is one of :class:`RowFunction`, whose numbers are those of
+    :mod:`sim.golden.features.compute.row_functions`. A size of 0 is the length of the command. Matrices have ``rows``
+    rows and ``columns`` columns, with strides in elements from row to row. ``scale`` and ``shift`` are one row each,
+    and ``deviation`` has an element for each row, one behind the other. ``start`` is used if ``started`` is set; with
+    a stride of 0 it is one row for all rows.
+
+    Of GATHER, ``x`` is a table of ``count`` rows, and of SCATTER ``target``; ``y`` has one number of a row of the
+    table for each row, ``stride_y`` elements apart and at any address.
+    """
+    return data.StructLayout({
+        "kind": 4, "function": 8, "started": 1, "reserved_0": 3, "count": 16,
+        "rows": 16, "columns": 16,
+        **{name: operand_layout() for name in
+           ("x", "y", "start", "scale", "shift", "deviation", "target", "second", "third")},
+        "stride_x": 16, "stride_y": 16,
+        "stride_start": 16, "stride_target": 16,
+        "stride_second": 16, "stride_third": 16,
+        "factor": 32,
+        "epsilon": 32,
+    })

@@ -1,0 +1,196 @@
+# amaranth: UnusedElaboratable=no
+# The constructor makes the parts, whose ports are needed even if nothing is elaborated.
+"""Runner of a list of LAYERS: it is checked in a first walk, and carried out in a second one."""
+
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from hdl.features.compute.access import request_layout, response_layout
+from hdl.features.compute.feature import FP32
+from hdl.features.compute.gemm_job import gemm_job_layout
+from hdl.features.compute.instruction_checker import InstructionChecker
+from hdl.features.compute.instruction_reader import InstructionReader
+from hdl.features.compute.jobs import centroid_job_layout, row_job_layout, vector_job_layout
+from hdl.features.compute.layer_list import MOST_INSTRUCTIONS, Kind, Place
+from hdl.streams.stream import connect_stream
+
+__all__ = ["ListRunner"]
+
+
+class ListRunner(wiring.Component):
+    """Check all instructions of a list, and then have units carry them out, one after the other.
+
+    Each walk reads the list from memory. A job is offered when all writes of the one before are in the memories, and
+    the next instruction is read when the unit is done. So a list that is wrong writes nothing; one that is changed
+    while it runs is wrong where no instruction can be made out of it.
+
+    The offers of jobs and ``done`` depend combinationally on ``settled``, and ``passed`` on ``unit_done``; all other
+    outputs are functions of registers.
+
+    Parameters
+    ----------
+    words : tuple of int
+        Elements of the memories of gradients, of weights and of activations.
+    lanes : int
+        Elements in a row.
+    rows, blocks : int
+        Rows of the array, and blocks of its panels.
+    columns : int
+        Most columns of a function of rows.
+    scale_mask : bool
+        Whether products can be scaled and masked.
+    operands : str
+        Format that operands are multiplied in: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
+    centroids : int
+        Of a table; without any there are none of the ports for products with them.
+    sequences : bool
+        Whether there are functions of sequences; without, there are none of the ports for ROWS.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
+
+    Members
+    -------
+    start : In(1)
+        Begin a list. Only the first one after reset counts.
+    list_base : In(range(elements of the activation memory + 1))
+        Held from ``start`` on, as are the following.
+    state_base, length : In(32)
+        Fields of the command.
+    settled : In(1)
+        All writes are in the memories.
+    request, response
+        Streams to the memories, for the list.
+    gemm : Out(stream of gemm_job_layout(most rows))
+    vector : Out(stream of vector_job_layout(most rows, lanes))
+    centroid : Out(stream of centroid_job_layout(most rows))
+    rows : Out(stream of row_job_layout(most rows, lanes))
+    unit_done, unit_bad : In(1)
+        The unit at work has ended its job, or has found it to be wrong; the latter has precedence.
+    gemm_runs, vector_runs, centroid_runs, rows_runs : Out(1)
+        A unit has taken a job, and not ended it.
+    passed : Out(1)
+        High for a cycle when an instruction has been carried out.
+    done : Out(1)
+        High for a cycle when all have been.
+    bad : Out(1)
+        An instruction is wrong; held until the next reset.
+    number : Out(range(MOST_INSTRUCTIONS + 1))
+        Number of the wrong instruction.
+    """
+
+    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32, centroids=0,
+                 sequences=False, owner_bits=0):
+        self._reader = InstructionReader(
+            rows=words[Place.ACTIVATIONS] // lanes, memory_rows=max(words) // lanes, lanes=lanes)
+        self._checker = InstructionChecker(
+            words=words, lanes=lanes, rows=rows, blocks=blocks, columns=columns, scale_mask=scale_mask,
+            operands=operands, centroids=centroids, sequences=sequences, owner_bits=owner_bits)
+        self._lanes = lanes
+        self._centroids = centroids
+        self._sequences = sequences
+        memory_rows = max(words) // lanes
+        super().__init__({
+            "start": In(1),
+            "list_base": In(range(words[Place.ACTIVATIONS] + 1)),
+            "state_base": In(32),
+            "length": In(32),
+            "settled": In(1),
+            "request": Out(stream.Signature(request_layout(memory_rows))),
+            "response": In(stream.Signature(response_layout(lanes))),
+            "gemm": Out(stream.Signature(gemm_job_layout(memory_rows, owner_bits))),
+            "vector": Out(stream.Signature(vector_job_layout(memory_rows, lanes, owner_bits))),
+            "unit_done": In(1),
+            "unit_bad": In(1),
+            "gemm_runs": Out(1),
+            "vector_runs": Out(1),
+            **({"centroid": Out(stream.Signature(centroid_job_layout(memory_rows, owner_bits))),
+                "centroid_runs": Out(1)} if centroids else {}),
+            **({"rows": Out(stream.Signature(row_job_layout(memory_rows, lanes, owner_bits))), "rows_runs": Out(1)}
+               if sequences else {}),
+            "passed": Out(1),
+            "done": Out(1),
+            "bad": Out(1),
+            "number": Out(range(MOST_INSTRUCTIONS + 1)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.reader = reader = self._reader
+        m.submodules.checker = checker = self._checker
+        connect_stream(m, reader.request, self.request)
+        connect_stream(m, self.response, reader.response)
+        connect_stream(m, reader.o, checker.i)
+        found = checker.o.payload
+        units = {Kind.GEMM: (self.gemm, self.gemm_runs), Kind.VECTOR: (self.vector, self.vector_runs)}
+        if self._centroids:
+            units[Kind.CENTROID] = self.centroid, self.centroid_runs
+            m.d.comb += self.centroid.payload.eq(found.centroid)
+        if self._sequences:
+            units[Kind.ROWS] = self.rows, self.rows_runs
+            m.d.comb += self.rows.payload.eq(found.rows)
+        m.d.comb += [
+            reader.row.eq(self.list_base >> exact_log2(self._lanes)),
+            *(getattr(checker, name).eq(getattr(self, name)) for name in ("list_base", "state_base", "length")),
+            self.gemm.payload.eq(found.gemm),
+            self.vector.payload.eq(found.vector),
+        ]
+
+        def refuse(number):
+            m.d.sync += self.number.eq(number)
+            m.next = "Bad"
+
+        with m.FSM():
+            with m.State("Idle"):
+                m.d.comb += reader.start.eq(self.start)
+                with m.If(self.start):
+                    m.next = "Check"
+
+            with m.State("Check"):
+                m.d.comb += [checker.check.eq(1), checker.o.ready.eq(1)]
+                with m.If(reader.bad):
+                    refuse(reader.number)
+                with m.Elif(checker.o.valid):
+                    with m.If(found.wrong):
+                        refuse(found.number)
+                    with m.Elif(found.kind == Kind.END):
+                        m.next = "Return"
+
+            with m.State("Return"):
+                m.d.comb += reader.start.eq(1)
+                m.next = "Walk"
+
+            with m.State("Walk"):
+                with m.If(reader.bad):
+                    refuse(reader.number)
+                with m.Elif(checker.o.valid):
+                    with m.Switch(found.kind):
+                        for kind, (job, _) in units.items():
+                            with m.Case(kind):
+                                m.d.comb += job.valid.eq(self.settled)
+                                with m.If(job.valid & job.ready):
+                                    m.next = kind.name
+                        with m.Case(Kind.END):
+                            m.d.comb += self.done.eq(self.settled)
+                            with m.If(self.settled):
+                                m.next = "End"
+                        with m.Default():
+                            refuse(found.number)
+
+            for kind, (_, runs) in units.items():
+                with m.State(kind.name):
+                    m.d.comb += runs.eq(1)
+                    with m.If(self.unit_bad):
+                        refuse(found.number)
+                    with m.Elif(self.unit_done):
+                        m.d.comb += [self.passed.eq(1), checker.o.ready.eq(1)]
+                        m.next = "Walk"
+
+            with m.State("Bad"):
+                m.d.comb += self.bad.eq(1)
+
+            with m.State("End"):
+                pass
+
+        return m

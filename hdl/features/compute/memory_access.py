@@ -1,0 +1,141 @@
+"""Access of the units of the compute engine to the memories of a node."""
+
+from amaranth.hdl import Cat, Const, Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.compute.access import memory_of, owner_of, request_layout, response_layout, write_layout
+from hdl.features.compute.layer_list import Place
+from hdl.memory import READ_LATENCY, read_signature, write_signature
+from hdl.streams.stream import Queue, SkidBuffer, check_lanes, connect_stream, step_count
+
+__all__ = ["READABLE", "WRITABLE", "MemoryAccess"]
+
+READABLE = (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)
+"""Memories that are read."""
+
+WRITABLE = (Place.GRADIENTS, Place.ACTIVATIONS)
+"""Memories that are written."""
+
+
+class MemoryAccess(wiring.Component):
+    """Read and write rows of three memories by one stream each.
+
+    A request waits until its memory grants it, and all behind it wait with it, so that answers come in the order of
+    the requests. The answer is offered :attr:`latency` cycles after the request, if its memory grants it at once;
+    throughput is a row per cycle. Answers wait in a queue, and no request is made that has no place there. A write is
+    on its way to the memory in the cycle after it is taken; one to a memory that is not written is lost.
+
+    A request that is taken while ``settled`` is high finds all writes that were taken before. All ``ready`` are
+    functions of registers.
+
+    Parameters
+    ----------
+    rows : tuple of int
+        Rows of the memories of gradients, of weights and of activations.
+    lanes : int
+        Elements in a row: 1, 2, 4 or 8.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
+
+    Members
+    -------
+    request : In(stream of request_layout(most rows, owner_bits))
+    response : Out(stream of response_layout(lanes))
+    write : In(stream of write_layout(most rows, lanes, owner_bits))
+    settled : Out(1)
+        All writes that were taken are in their memories.
+    waits : Out(1)
+        A memory makes a port wait.
+    read_0, read_1, read_2 : Out(read_signature(rows, lanes))
+        Ports at the memories of gradients, of weights and of activations.
+    write_0, write_2 : Out(write_signature(rows, lanes))
+        Ports at those of gradients and of activations.
+    read_owner, write_owner : Out(owner_bits)
+        Numbers of the buffers of the read and of the write that a memory is asked for; there with ``owner_bits``.
+    """
+
+    #: Answers that wait or are under way.
+    depth = 9
+    latency = SkidBuffer.latency + READ_LATENCY + 1
+
+    def __init__(self, *, rows, lanes, owner_bits=0):
+        rows = tuple(rows)
+        if len(rows) != len(READABLE) or not all(isinstance(count, int) and count >= 2 for count in rows):
+            raise ValueError(f"Rows must be {len(READABLE)} integers of at least 2, not {rows!r}")
+        check_lanes(lanes)
+        self._rows = rows
+        self._lanes = lanes
+        self._owner_bits = owner_bits
+        super().__init__({
+            "request": In(stream.Signature(request_layout(max(rows), owner_bits))),
+            "response": Out(stream.Signature(response_layout(lanes))),
+            "write": In(stream.Signature(write_layout(max(rows), lanes, owner_bits))),
+            "settled": Out(1),
+            "waits": Out(1),
+            **{f"read_{place.value}": Out(read_signature(rows[place], lanes)) for place in READABLE},
+            **{f"write_{place.value}": Out(write_signature(rows[place], lanes)) for place in WRITABLE},
+            **({"read_owner": Out(owner_bits), "write_owner": Out(owner_bits)} if owner_bits else {}),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        waits = [*self._elaborate_reads(m), *self._elaborate_writes(m)]
+        m.d.comb += self.waits.eq(Cat(waits).any())
+        return m
+
+    def _elaborate_reads(self, m):
+        """Connect requests and responses; return, for each port, that it waits."""
+        m.submodules.asked = asked = SkidBuffer(shape=self.request.payload.shape())
+        m.submodules.answers = answers = Queue(shape=self.response.payload.shape(), depth=self.depth, block=False)
+        connect_stream(m, self.request, asked.i)
+        connect_stream(m, answers.o, self.response)
+        places = Signal(range(self.depth + 1), init=self.depth)
+        granted = Signal()
+        departs = Signal()
+        ports = {place: getattr(self, f"read_{place.value}") for place in READABLE}
+        responses = Cat(port.response for port in ports.values())
+        m.d.comb += [
+            asked.o.ready.eq(granted),
+            departs.eq(self.response.valid & self.response.ready),
+            answers.i.valid.eq(responses.any()),
+        ]
+        step_count(m, places, up=departs, down=granted)
+        for place, port in ports.items():
+            # All memories answer after the same time, so that one of them answers at most.
+            with m.If(port.response):
+                m.d.comb += answers.i.payload.elements.eq(port.elements)
+            m.d.comb += [
+                port.valid.eq(asked.o.valid & (memory_of(asked.o.payload.place) == place.value) & (places != 0)),
+                port.row.eq(asked.o.payload.row),
+            ]
+            with m.If(port.valid & port.ready):
+                m.d.comb += granted.eq(1)
+        if self._owner_bits:
+            m.d.comb += self.read_owner.eq(owner_of(asked.o.payload.place))
+        return [port.valid & ~port.ready for port in ports.values()]
+
+    def _elaborate_writes(self, m):
+        """Connect the writes; return, for each port, that it waits."""
+        m.submodules.written = written = SkidBuffer(shape=self.write.payload.shape())
+        connect_stream(m, self.write, written.i)
+        given = written.o.payload
+        ports = {place: getattr(self, f"write_{place.value}") for place in WRITABLE}
+        chosen = {place: memory_of(given.place) == place.value for place in WRITABLE}
+        m.d.comb += [
+            self.settled.eq(~written.o.valid),
+            # A write to any other memory goes nowhere.
+            written.o.ready.eq(Const(1)),
+        ]
+        if self._owner_bits:
+            m.d.comb += self.write_owner.eq(owner_of(given.place))
+        for place, port in ports.items():
+            m.d.comb += [
+                port.valid.eq(written.o.valid & chosen[place]),
+                port.row.eq(given.row),
+                port.elements.eq(given.elements),
+                port.keep.eq(given.keep),
+            ]
+            with m.If(chosen[place]):
+                m.d.comb += written.o.ready.eq(port.ready)
+        return [port.valid & ~port.ready for port in ports.values()]

@@ -1,0 +1,136 @@
+# amaranth: UnusedElaboratable=no
+# The latency of a multiplier is needed even if nothing is elaborated.
+"""Multiplier and adder that hold eight sums in the adder's own pipeline."""
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.compute.feature import FP32 as BINARY32
+from hdl.features.compute.operands import scalar_of
+from hdl.floating.add import FloatAdder
+from hdl.floating.format import FP32
+
+__all__ = ["PLACES", "SLOTS", "MultiplyAccumulate", "product_latency", "sum_latency"]
+
+#: Sums in flight: the adder's stages and the register of its operands.
+SLOTS = FloatAdder.latency + 1
+
+#: Results held: one of each slot that is complete, and one that is not.
+PLACES = 2 * SLOTS
+
+
+def product_latency(dsps, operands=BINARY32):
+    """Cycles from elements to the cycle in which ``bubble``, ``first`` and ``negative`` of their term are taken."""
+    return scalar_of(operands).product_latency(dsps)
+
+
+def sum_latency(dsps, operands=BINARY32):
+    """Cycles from elements to the cycle in which ``store`` and ``place`` of their sum are taken."""
+    return product_latency(dsps, operands) + SLOTS
+
+
+class MultiplyAccumulate(wiring.Component):
+    """Add a product to one of eight sums in every cycle, without a register for any of them but the adder's stages.
+
+    The adder's result comes back as its operand :data:`SLOTS` cycles after the operand before, so that each cycle
+    modulo :data:`SLOTS` has a sum of its own. Product and sum are each rounded to nearest even. A bubble adds -0.0,
+    which changes no sum, not even +0.0. A sum begins at +0.0, and then never is -0.0, or at -0.0, to which any
+    initial value is added exactly, as a product with 1.0.
+
+    A sum that is complete is stored in a memory of :data:`PLACES`, from which half can be fetched while the other
+    half is written. A place that is stored in a cycle can be fetched from the next one on.
+
+    There are no handshakes: one product is taken per cycle. Controls come later than the factors that they belong to,
+    by :attr:`product_latency` and :attr:`sum_latency`. ``o`` comes one cycle after ``fetch``. No register is reset.
+
+    Parameters
+    ----------
+    dsps : int
+        DSP blocks the multiplier may use: 4, 2 or 1.
+    operands : str
+        Format of the factors, one of those that are multiplied one by one.
+
+    Members
+    -------
+    a, b : In
+        Factors, in the shapes that their format has.
+    bubble : In(1)
+        The product is not added; :attr:`product_latency` cycles after the factors, as the next two.
+    first : In(1)
+        The sum begins with this term.
+    negative : In(1)
+        It begins at -0.0 in place of +0.0.
+    store : In(1)
+        The sum is stored, this term included; :attr:`sum_latency` cycles after the factors.
+    place : In(range(PLACES))
+    fetch : In(range(PLACES))
+        Place whose result ``o`` has next.
+    move : In(1)
+        Load ``o``, which else holds.
+    select : In(1)
+        Load the result; else ``o`` is loaded with zero, so that the outputs of several units can be joined by OR.
+    o : Out(32)
+    """
+
+    def __init__(self, *, dsps=4, operands=BINARY32):
+        form = scalar_of(operands)
+        self._multiplier = form.multiplier(dsps)
+        self._dsps = dsps
+        super().__init__({
+            "a": In(form.a), "b": In(form.b), "bubble": In(1), "first": In(1), "negative": In(1),
+            "store": In(1), "place": In(range(PLACES)), "fetch": In(range(PLACES)), "move": In(1), "select": In(1),
+            "o": Out(FP32.width),
+        })
+
+    @property
+    def dsps(self):
+        """DSP blocks the multiplier may use."""
+        return self._dsps
+
+    @property
+    def product_latency(self):
+        """Cycles from factors to the controls of their term."""
+        return self._multiplier.latency
+
+    @property
+    def sum_latency(self):
+        """Cycles from factors to the controls of their sum."""
+        return self.product_latency + SLOTS
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.multiplier = multiplier = self._multiplier
+        m.submodules.adder = adder = FloatAdder()
+        # A place is fetched after it was stored, or its result is not used.
+        m.submodules.results = results = Memory(
+            shape=FP32.width, depth=PLACES, init=[], attrs={"no_rw_check": 1, "ram_style": "distributed"})
+        write = results.write_port()
+        read = results.read_port(domain="comb")
+
+        # Operands of the adder: registers that are set or reset in place of being loaded, which takes no LUT.
+        term = Signal(FP32.width, reset_less=True)
+        total = Signal(FP32.width, reset_less=True)
+        sign = FP32.width - 1
+        m.d.comb += [multiplier.a.eq(self.a), multiplier.b.eq(self.b), adder.a.eq(term), adder.b.eq(total)]
+        with m.If(self.bubble):
+            m.d.sync += term.eq(1 << sign)
+        with m.Else():
+            m.d.sync += term.eq(multiplier.o)
+        with m.If(self.first):
+            m.d.sync += total.eq(Cat(C(0, sign), self.negative))
+        with m.Else():
+            m.d.sync += total.eq(adder.o)
+
+        m.d.comb += [
+            write.addr.eq(self.place),
+            write.data.eq(adder.o),
+            write.en.eq(self.store),
+            read.addr.eq(self.fetch),
+        ]
+        result = Signal(FP32.width, reset_less=True)
+        m.d.comb += self.o.eq(result)
+        with m.If(self.move):
+            m.d.sync += result.eq(Mux(self.select, read.data, 0))
+        return m

@@ -1,0 +1,118 @@
+# amaranth: UnusedElaboratable=no
+# The latencies of units are needed even if nothing is elaborated.
+"""Formats that operands of a matrix product are rounded to, and how each is multiplied in the array."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from amaranth.hdl import unsigned
+
+from hdl.features.compute.feature import FP32, OPERAND_NAMES
+from hdl.floating.format import FP32 as BINARY32
+from hdl.floating.multiply import FloatMultiplier
+from hdl.registry import codes, feature, feature_of_format
+
+__all__ = ["OPERANDS", "Operands", "ScalarOperands",
+           "operands_of", "scalar_of"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Operands:
+    """Format of operands.
+
+    Parameters
+    ----------
+    code : int
+        Number of the format in an instruction.
+    """
+
+    code: int
+
+    @property
+    def terms(self):
+        """Terms of a sum that are added as one."""
+        return 1
+
+    def make_array(self, name, *, rows, columns, dsps):
+        """Make the array of rows and columns of units for operands of this name; ``dsps`` is of each unit."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScalarOperands(Operands):
+    """Format of operands that are multiplied one by one, in a :class:`~hdl.features.compute.array.MacArray`.
+
+    Parameters
+    ----------
+    a, b : shape
+        Factors on their way through the array. That of a column may be exact as well, for numbers that open a sum.
+    rounder : callable, optional
+        Makes a unit from elements to factors, with ``exact`` as for the columns; without, elements are factors.
+    multiplier : callable
+        Makes a unit from factors to their product in binary32, given the number of DSP blocks.
+    """
+
+    a: Any
+    b: Any
+    rounder: Callable[..., Any] | None
+    multiplier: Callable[[int], Any]
+
+    @property
+    def rounding(self):
+        """Cycles from an element to its factor."""
+        return 0 if self.rounder is None else self.rounder(exact=False).latency
+
+    def product_latency(self, dsps):
+        """Cycles from elements to their product."""
+        return self.rounding + self.multiplier(dsps).latency
+
+    def make_array(self, name, *, rows, columns, dsps):
+        from hdl.features.compute.array import MacArray
+
+        return MacArray(rows=rows, columns=columns, dsps=dsps, operands=name)
+
+
+@functools.cache
+def _operands_of(owner):
+    return feature(owner).operands()
+
+
+class _Operands(Mapping):
+    """Formats by their names, in the order of their codes; those of features are imported when they are named."""
+
+    def __getitem__(self, name):
+        if name == FP32:
+            return _FP32
+        if name not in OPERAND_NAMES:
+            raise KeyError(name)
+        return _operands_of(feature_of_format(name))[name]
+
+    def __iter__(self):
+        return iter(OPERAND_NAMES)
+
+    def __len__(self):
+        return len(OPERAND_NAMES)
+
+
+_FP32 = ScalarOperands(code=0, a=unsigned(BINARY32.width), b=unsigned(BINARY32.width), rounder=None,
+                       multiplier=lambda dsps: FloatMultiplier(dsps=dsps))
+
+#: Formats by their names.
+OPERANDS = _Operands()
+
+
+def operands_of(name):
+    """Format of a name; ValueError if there is none."""
+    if name not in OPERAND_NAMES:
+        raise ValueError(f"Operands must be one of {', '.join(OPERAND_NAMES)}, not {name!r}")
+    return OPERANDS[name]
+
+
+def scalar_of(name):
+    """Format of operands that are multiplied one by one; ValueError if there is none of this name."""
+    names = [other for other in OPERAND_NAMES if other == FP32 or not codes(other).blocks]
+    if name not in names:
+        raise ValueError(f"Operands must be one of {', '.join(names)}, not {name!r}")
+    return OPERANDS[name]

@@ -1,0 +1,150 @@
+# amaranth: UnusedElaboratable=no
+# The constructor makes the parts, whose latencies are needed even if nothing is elaborated.
+"""Matrix product: loop nest, panel buffers and MAC array as one unit."""
+
+from amaranth.hdl import Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.compute.array import TILES, result_layout
+from hdl.features.compute.arrays import make_array
+from hdl.features.compute.feature import FP32 as BINARY32
+from hdl.features.compute.loop_nest import LoopNest, beat_layout, job_layout, panel_layout, tile_layout
+from hdl.features.compute.operands import operands_of
+from hdl.features.compute.panel import PanelBuffer, fill_layout
+from hdl.floating.format import FP32
+from hdl.streams.stream import Queue, SkidBuffer, connect_stream
+
+__all__ = ["MatrixProduct", "initial_layout"]
+
+#: Beats between loop nest and array: more than the stages of a panel buffer.
+_BEATS = 17
+
+
+def initial_layout(columns):
+    """Payload of initial values: one element of C per column, of the row and slot that comes next."""
+    return data.StructLayout({"elements": data.ArrayLayout(unsigned(FP32.width), columns)})
+
+
+class MatrixProduct(wiring.Component):
+    """Multiply matrices that come and go as memory rows.
+
+    A job is walked through by a :class:`~hdl.features.compute.loop_nest.LoopNest`. It announces the panels to load
+    and the tiles that begin; operands come through ``fill_a`` and ``fill_b``, initial values of the tiles that ask
+    for them through ``initial``, and results of the tiles leave in the order in which they were announced. Initial
+    values come by row of units and then by slot, so that row r of a tile's group g of rows is row g · ``rows`` + r of
+    the tile; those that are common to all rows come once for each slot.
+
+    Beats wait for panels, for initial values and for room for results, which changes no bit. With operands in time
+    and sums of at least :attr:`shortest` terms the units are busy in every cycle. The outputs ``panels``, ``tiles``
+    and ``o`` are those of the parts. ``fill_a.ready`` and ``fill_b.ready`` are functions of registers;
+    ``initial.ready`` depends combinationally on nothing but registers.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of units: 1, 2 or 4.
+    columns : int
+        Columns of units, and elements of a memory row: 2, 4 or 8, and not less than ``rows``.
+    dsps : int
+        DSP blocks each unit may use: 4, 2 or 1.
+    blocks : int
+        Blocks of ``columns`` by ``columns`` elements in a panel, a power of two between 2 and 512.
+    operands : str
+        Format that operands are multiplied in: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
+
+    Members
+    -------
+    job : In(stream of job_layout())
+    panels : Out(stream of panel_layout())
+    tiles : Out(stream of tile_layout())
+    fill_a, fill_b : In(stream of fill_layout(columns, blocks))
+    initial : In(stream of initial_layout(columns))
+    o : Out(stream of result_layout(rows, columns))
+    bad : Out(1)
+        The job is refused.
+    """
+
+    def __init__(self, *, rows, columns, dsps=4, blocks=128, operands=BINARY32):
+        self._loops = LoopNest(rows=rows, lanes=columns, blocks=blocks, terms=operands_of(operands).terms)
+        self._array = make_array(operands, rows=rows, columns=columns, dsps=dsps)
+        self._panels = {"a": PanelBuffer(lanes=columns, width=rows, blocks=blocks),
+                        "b": PanelBuffer(lanes=columns, blocks=blocks)}
+        self._beat = beat_layout(rows, columns, blocks)
+        super().__init__({
+            "job": In(stream.Signature(job_layout())),
+            "panels": Out(stream.Signature(panel_layout())),
+            "tiles": Out(stream.Signature(tile_layout())),
+            **{f"fill_{name}": In(stream.Signature(fill_layout(columns, blocks))) for name in self._panels},
+            "initial": In(stream.Signature(initial_layout(columns))),
+            "o": Out(stream.Signature(result_layout(rows, columns))),
+            "bad": Out(1),
+        })
+
+    @property
+    def shortest(self):
+        """Fewest terms of a sum with which the units are busy in every cycle."""
+        return self._array.shortest
+
+    @property
+    def latency(self):
+        """Cycles from the first read of a product to the offer of its first results, less its beats."""
+        return PanelBuffer.latency + self._array.latency - 1
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.loops = loops = self._loops
+        m.submodules.panel_a = panel_a = self._panels["a"]
+        m.submodules.panel_b = panel_b = self._panels["b"]
+        m.submodules.array = array = self._array
+        marks = data.StructLayout({
+            "rows": array.rows, "initial": 1, "first": 1, "last": 1, "tile": range(TILES)})
+        m.submodules.beats = beats = Queue(shape=marks, depth=_BEATS)
+        # Registers: else a path would lead from the array, through panels, to the next step of the loop nest.
+        m.submodules.held = held = SkidBuffer(shape=self._beat)
+        for source, sink in ((self.job, loops.job), (loops.panels, self.panels), (loops.tiles, self.tiles),
+                             (loops.o, held.i), (self.fill_a, panel_a.fill), (self.fill_b, panel_b.fill),
+                             (array.o, self.o)):
+            connect_stream(m, source, sink)
+        m.d.comb += self.bad.eq(loops.bad)
+
+        # A beat goes to both panels, or to none, and to the queue of marks.
+        beat = held.o.payload
+        free = Signal()
+        asks = Signal()
+        m.d.comb += [
+            free.eq(beat.initial | (panel_a.read.ready & panel_b.read.ready)),
+            held.o.ready.eq(free & beats.i.ready),
+            beats.i.valid.eq(held.o.valid & free),
+            asks.eq(held.o.valid & beats.i.ready & ~beat.initial),
+            panel_a.read.valid.eq(asks & panel_b.read.ready),
+            panel_b.read.valid.eq(asks & panel_a.read.ready),
+            panel_a.read.p.block.eq(beat.a), panel_a.read.p.row.eq(beat.row), panel_a.read.p.last.eq(beat.release_a),
+            panel_b.read.p.block.eq(beat.b), panel_b.read.p.row.eq(beat.row), panel_b.read.p.last.eq(beat.release_b),
+            *(beats.i.p[name].eq(beat[name]) for name in ("initial", "first", "last", "tile")),
+        ]
+        if "part" in self._beat.members:
+            m.d.comb += panel_a.read.p.part.eq(beat.part)
+        everyone = (1 << array.rows) - 1
+        m.d.comb += beats.i.p.rows.eq(everyone)
+        if array.rows > 1:
+            with m.If(beat.initial & ~beat.common):
+                m.d.comb += beats.i.p.rows.eq(1 << beat.initial_row)
+
+        # They meet again in front of the array.
+        given = beats.o.payload
+        there = Signal()
+        moves = Signal()
+        m.d.comb += [
+            there.eq(Mux(given.initial, self.initial.valid, panel_a.o.valid & panel_b.o.valid)),
+            array.i.valid.eq(beats.o.valid & there),
+            moves.eq(array.i.valid & array.i.ready),
+            beats.o.ready.eq(array.i.ready & there),
+            self.initial.ready.eq(array.i.ready & beats.o.valid & given.initial),
+            panel_a.o.ready.eq(moves & ~given.initial),
+            panel_b.o.ready.eq(moves & ~given.initial),
+            array.i.p.a.eq(panel_a.o.p.elements),
+            array.i.p.b.eq(Mux(given.initial, self.initial.p.elements, panel_b.o.p.elements)),
+            *(array.i.p[name].eq(given[name]) for name in marks.members),
+        ]
+        return m

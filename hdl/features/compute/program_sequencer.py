@@ -1,0 +1,111 @@
+"""Sequencer of the vector unit's program: the step of each frame, and the element of each thread."""
+
+from amaranth.hdl import C, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.compute.vector_program import STEPS, THREADS, Factor, Loop, Take
+
+__all__ = ["ProgramSequencer"]
+
+
+def _mask(condition):
+    """Steps for which a condition holds, as a bit each."""
+    return C(sum(bool(condition(step)) << number for number, step in enumerate(STEPS)), len(STEPS))
+
+
+class ProgramSequencer(wiring.Component):
+    """Sequence the steps of :data:`~hdl.features.compute.vector_program.STEPS` for a block of rows.
+
+    A frame has a cycle for each thread, whose number is ``slot``. Frames go on all the time, and begin anew in the
+    cycle after ``start``, with the first step. In a loop over elements threads have one element each, those of a
+    frame in ascending order; in a loop over columns, and in all other steps, they have one row each. The last step,
+    which has no end, is on when no program runs.
+
+    Parameters
+    ----------
+    columns : int
+        Most columns.
+    sequences : bool
+        Whether a program can end with the totals of rows.
+
+    Members
+    -------
+    start : In(1)
+    brief : In(1)
+        The program ends with the frame in which totals are taken. There only with ``sequences``.
+    columns, size : In
+        Columns, from the cycle of ``start`` on, and elements of all rows, from the next one on.
+    slot, step : Out
+    group, column, address : Out
+        Row, column and address of the thread's element.
+    opens : Out(1)
+        The step is the first one of a loop over columns.
+    again : Out(1)
+        The loop over elements has ended once.
+    done : Out(1)
+        The last cycle of the program.
+    """
+
+    def __init__(self, *, columns, sequences=False):
+        depth = THREADS * columns
+        self._sequences = sequences
+        super().__init__({
+            **({"brief": In(1)} if sequences else {}),
+            "start": In(1), "columns": In(range(columns + 1)), "size": In(range(depth + 1)),
+            "slot": Out(range(THREADS)), "step": Out(range(len(STEPS)), init=len(STEPS) - 1),
+            "group": Out(range(THREADS)), "column": Out(range(columns)), "address": Out(range(depth)),
+            "opens": Out(1), "again": Out(1), "done": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        # Next element of a loop over elements, and the thread's one of a loop over columns, in two ways each.
+        element = Signal(self.size.shape())
+        group, column = Signal.like(self.group), Signal.like(self.column)
+        place, turn = Signal.like(self.address), Signal.like(self.column)
+        edge = Signal.like(self.column, reset_less=True)
+        m.d.sync += edge.eq(self.columns - 1)
+        ends = Signal()
+        loops = {loop: Signal(name=f"loop_{loop.name.lower()}") for loop in (Loop.ELEMENTS, Loop.COLUMNS, Loop.END)}
+        walks = Signal()
+        for loop, signal in loops.items():
+            m.d.comb += signal.eq(_mask(lambda step, loop=loop: step.loop == loop).bit_select(self.step, 1))
+        elements = _mask(lambda step: step.a == Factor.ELEMENT and step.loop == Loop.NEXT and step is not STEPS[-1])
+        ended = loops[Loop.END]
+        if self._sequences:
+            totals = _mask(lambda step: step.take == Take.TOTAL).bit_select(self.step, 1)
+            ended = ended | (totals & self.brief)
+        m.d.comb += [
+            walks.eq(elements.bit_select(self.step, 1)),
+            ends.eq(self.slot == THREADS - 1),
+            self.group.eq(Mux(walks, group, self.slot)),
+            self.column.eq(column),
+            self.address.eq(Mux(walks, element, place)),
+            self.opens.eq(loops[Loop.COLUMNS] & (turn == 0)),
+            self.done.eq(ends & ended),
+        ]
+        m.d.sync += self.slot.eq(self.slot + 1)
+        with m.If(walks):
+            m.d.sync += [element.eq(element + 1), column.eq(column + 1)]
+            with m.If(column == edge):
+                m.d.sync += [column.eq(0), group.eq(group + 1)]
+        with m.If(loops[Loop.COLUMNS]):
+            m.d.sync += place.eq(place + self.columns)
+        with m.If(ends & (self.step != len(STEPS) - 1)):
+            m.d.sync += self.step.eq(self.step + 1)
+            with m.If(loops[Loop.ELEMENTS]):
+                m.d.sync += self.again.eq(1)
+                with m.If(element < self.size):
+                    m.d.sync += self.step.eq(0)
+            with m.If(loops[Loop.COLUMNS]):
+                m.d.sync += [turn.eq(turn + 1), place.eq(turn + 1)]
+                with m.If(turn != edge):
+                    m.d.sync += self.step.eq(self.step)
+            if self._sequences:
+                with m.If(ended):
+                    m.d.sync += self.step.eq(len(STEPS) - 1)
+        with m.If(self.start):
+            m.d.sync += [self.slot.eq(0), self.step.eq(0), self.again.eq(0), element.eq(0), group.eq(0), column.eq(0),
+                         place.eq(0), turn.eq(0)]
+        return m

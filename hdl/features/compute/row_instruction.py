@@ -1,0 +1,110 @@
+"""Fields of ROWS, a function of the rows of a sequence, for the check of instructions."""
+
+from amaranth.hdl import Const, Mux
+from amaranth.utils import exact_log2
+
+from hdl.features.compute.access import place_operands
+from hdl.features.compute.layer_list import RowFunction
+
+__all__ = ["ROW_OPERANDS", "ROW_TARGETS", "ROW_USES", "STARTED", "TABLES", "row_job", "row_malformed", "row_operands"]
+
+ROW_OPERANDS = ("target", "second", "third", "deviation", "x", "y", "start", "scale", "shift")
+"""Operands in the order in which they are checked: the targets first."""
+
+ROW_TARGETS = 4
+"""Operands that can be targets: the first ones."""
+
+STARTED = (RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER)
+"""Functions that can have a ``start``, of which ADD must."""
+
+TABLES = (RowFunction.GATHER, RowFunction.SCATTER)
+"""Functions with numbers of rows of a table, which is ``x`` of the first one and the target of the other."""
+
+ROW_USES = {
+    "second": (RowFunction.NORM, RowFunction.NORM_BACK), "third": (RowFunction.NORM,),
+    "deviation": (RowFunction.NORM, RowFunction.NORM_BACK),
+    "x": tuple(function for function in RowFunction if function is not RowFunction.CLEAR),
+    "y": (RowFunction.NORM_BACK, RowFunction.SOFTMAX_BACK, *TABLES),
+    "scale": (RowFunction.SCALE, RowFunction.NORM, RowFunction.NORM_BACK),
+    "shift": (RowFunction.SCALE, RowFunction.NORM),
+}
+"""Functions that use an operand, which is ``third`` only if there is a start; all use the target."""
+
+#: Bits that tell functions apart, of which others are above them.
+_FUNCTION_BITS = exact_log2(len(RowFunction))
+
+
+def _among(given, functions):
+    """Whether the function is one of some."""
+    mask = Const(sum(1 << function for function in functions), len(RowFunction))
+    return mask.bit_select(given.function[:_FUNCTION_BITS], 1)
+
+
+def row_malformed(given, sizes, large, *, columns):
+    """Whether something is wrong with an instruction that does not depend on its operands.
+
+    Parameters
+    ----------
+    given : row_layout()
+    sizes, large : mapping of str to Value
+        Sizes, and whether each is too large.
+    columns : int
+        Most columns.
+    """
+    counts = _among(given, TABLES) & (large["count"] | (sizes["count"] == 0))
+    begins = Mux(given.started, ~_among(given, STARTED), _among(given, (RowFunction.ADD,)))
+    return (given.reserved_0.any() | given.function[_FUNCTION_BITS:].any() | begins | counts | large["rows"]
+            | large["columns"] | (sizes["columns"] > columns) | (sizes["rows"] == 0) | (sizes["columns"] == 0))
+
+
+def row_operands(given, sizes):
+    """Operands in the order of :data:`ROW_OPERANDS`, as they are checked.
+
+    Parameters
+    ----------
+    given, sizes
+        As for :func:`row_malformed`.
+    """
+    rows, columns, count = sizes["rows"], sizes["columns"], sizes["count"]
+    gathers, scatters, numbers = (_among(given, functions) for functions in (TABLES[:1], TABLES[1:], TABLES))
+    vectors = ("deviation", "scale", "shift")  # which have one row, and no stride
+    heights = {**dict.fromkeys(vectors, 1), "x": Mux(gathers, count, rows), "target": Mux(scatters, count, rows)}
+    widths = {"deviation": rows, "y": Mux(numbers, 1, columns)}
+    used = {name: _among(given, functions) for name, functions in ROW_USES.items()}
+    used |= {"start": given.started, "third": used["third"] & given.started}
+    targets = {"target": 1, "second": 1, "third": 1, "deviation": _among(given, (RowFunction.NORM,))}
+    found = []
+    for name in ROW_OPERANDS:
+        stride = 0 if name in vectors else given[f"stride_{name}"]
+        # They may be where results are, but for a table, which is read in any order.
+        same, third = ((given[f"stride_{name}"] == given[f"stride_{target}"]) if name in ("x", "start") else 0
+                       for target in ("target", "third"))
+        found.append({
+            "operand": given[name], "rows": heights.get(name, rows), "columns": widths.get(name, columns),
+            "stride": stride, "used": used.get(name, 1), "target": targets.get(name, 0),
+            "free": numbers if name == "y" else 0, "ones": 0, "still": name in (*vectors, "start"),
+            "same": ~numbers & same if name == "x" else same, "same_third": third})
+    return found
+
+
+def row_job(m, job, given, sizes, bases, *, lanes):
+    """Make the job of an instruction.
+
+    Parameters
+    ----------
+    job : row_job_layout(...)
+    given, sizes
+        As for :func:`row_malformed`.
+    bases : sequence of Signal
+        Addresses of the operands, in the order of their checks.
+    lanes : int
+    """
+    lane_bits = exact_log2(lanes)
+    m.d.comb += [
+        *(job[name].eq(sizes[name]) for name in ("rows", "columns", "count")),
+        *(job[name].eq(given[name]) for name in ("function", "started", "factor", "epsilon")),
+        job.stride_numbers.eq(given.stride_y)]
+    place_operands(m, job, given, ROW_OPERANDS, bases, lanes=lanes)
+    m.d.comb += job.y_lane.eq(bases[ROW_OPERANDS.index("y")][:lane_bits])
+    for name in ("x", "y", "start", "target", "second", "third"):
+        m.d.comb += job[f"stride_{name}"].eq(given[f"stride_{name}"] >> lane_bits)

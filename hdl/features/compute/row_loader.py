@@ -1,0 +1,200 @@
+"""Reader of labelled rows: elements one after another, with the largest one of each row."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.compute.access import request_layout, response_layout
+from hdl.features.compute.jobs import vector_job_layout
+from hdl.features.compute.layer_list import VectorProgram
+from hdl.features.compute.loop_nest import SIZE_BITS
+from hdl.floating.format import FP32
+
+__all__ = ["RowLoader", "loaded_layout"]
+
+
+def loaded_layout():
+    """Payload of an element, in order of columns.
+
+    With the ``last`` element of a row come its ``largest`` element, the first of equal ones, and its ``label``. A NaN
+    is the largest element where it is the first one.
+    """
+    return data.StructLayout({"element": FP32.width, "largest": FP32.width, "label": 32, "last": 1})
+
+
+class RowLoader(wiring.Component):
+    """Read the rows of a job, and the label of each of them.
+
+    Requests are made row by row, one per cycle: the label, then the elements. Answers come in this order. A row takes
+    a cycle for its label and one for each element, which is offered :attr:`latency` cycles after it was taken. A
+    SOFTMAX has no labels, and takes the first answer a cycle later than another job, or any time after that. The
+    three stages behind the answers move together when the output is free, so that ``response.ready`` depends
+    combinationally on ``o.ready``. ``job.ready`` is a function of registers.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements of a memory row: 2, 4 or 8.
+    memory_rows : int
+        Rows of the largest memory.
+    sequences : bool
+        Whether a job can be a SOFTMAX.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
+
+    Members
+    -------
+    job : In(stream of vector_job_layout(memory_rows, lanes, owner_bits))
+        Sizes are at least 1.
+    request : Out(stream of request_layout(memory_rows, owner_bits))
+    response : In(stream of response_layout(lanes))
+    o : Out(stream of loaded_layout())
+    """
+
+    latency = 3
+
+    def __init__(self, *, lanes, memory_rows, sequences=False, owner_bits=0):
+        if not isinstance(lanes, int) or lanes not in (2, 4, 8):
+            raise ValueError(f"Lane count must be 2, 4 or 8, not {lanes!r}")
+        if not isinstance(memory_rows, int) or memory_rows < 2:
+            raise ValueError(f"Row count must be an integer of at least 2, not {memory_rows!r}")
+        self._lanes = lanes
+        self._memory_rows = memory_rows
+        self._sequences = sequences
+        super().__init__({
+            "job": In(stream.Signature(vector_job_layout(memory_rows, lanes, owner_bits))),
+            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
+            "response": In(stream.Signature(response_layout(lanes))),
+            "o": Out(stream.Signature(loaded_layout())),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        job = Signal(self.job.payload.shape(), reset_less=True)
+        asking = Signal()
+        answering = Signal()
+        begin = Signal()
+        m.d.comb += [self.job.ready.eq(~asking & ~answering), begin.eq(self.job.valid & self.job.ready)]
+        with m.If(begin):
+            m.d.sync += [job.eq(self.job.payload), asking.eq(1), answering.eq(1)]
+        self._elaborate_requests(m, job, begin, asking)
+        self._elaborate_elements(m, job, begin, answering)
+        return m
+
+    def _elaborate_requests(self, m, job, begin, asking):
+        """Walk through the memory rows of all rows."""
+        lane_bits = self._lanes.bit_length() - 1
+        given = self.job.payload
+        place = Signal(range(self._memory_rows), reset_less=True)  # memory row of the elements
+        start = Signal.like(place)
+        label = Signal(len(place) + lane_bits, reset_less=True)  # address of the label
+        labels = Signal()  # the label is next
+        left = Signal(SIZE_BITS, reset_less=True)
+        columns = Signal(SIZE_BITS, reset_less=True)
+        ends = Signal()
+        m.d.comb += ends.eq(columns <= self._lanes)
+        following = start + job.stride_source
+        with m.If(self.request.ready | ~self.request.valid):
+            m.d.sync += [
+                self.request.valid.eq(asking),
+                self.request.p.place.eq(Mux(labels, job.labels.place, job.source.place)),
+                self.request.p.row.eq(Mux(labels, label[lane_bits:], place)),
+            ]
+            with m.If(asking):
+                m.d.sync += [labels.eq(0), columns.eq(Mux(labels, job.columns, columns - self._lanes))]
+                with m.If(labels):
+                    m.d.sync += [label.eq(label + job.stride_labels), place.eq(start)]
+                with m.Else():
+                    m.d.sync += place.eq(place + 1)
+                    with m.If(ends):
+                        m.d.sync += [labels.eq(1), start.eq(following), left.eq(left - 1)]
+                        if self._sequences:
+                            with m.If(job.function == VectorProgram.SOFTMAX):
+                                m.d.sync += [labels.eq(0), place.eq(following), columns.eq(job.columns)]
+                        with m.If(left == 1):
+                            m.d.sync += asking.eq(0)
+        with m.If(begin):
+            m.d.sync += [labels.eq(1), start.eq(given.source.row), left.eq(given.rows),
+                         label.eq(Cat(given.labels_lane, given.labels.row))]
+            if self._sequences:
+                with m.If(given.function == VectorProgram.SOFTMAX):
+                    m.d.sync += [labels.eq(0), place.eq(given.source.row), columns.eq(given.columns)]
+
+    def _elaborate_elements(self, m, job, begin, answering):
+        """Label and elements of each row; key and largest element; output."""
+        lane_bits = self._lanes.bit_length() - 1
+        given = self.response.p.elements
+        labels = Signal()
+        label = Signal(32, reset_less=True)
+        lane = Signal(lane_bits, reset_less=True)
+        column = Signal(SIZE_BITS, reset_less=True)
+        left = Signal(SIZE_BITS, reset_less=True)
+        move = Signal()
+        last = Signal()
+        full = Signal()  # the last element of its memory row
+        edge = Signal(SIZE_BITS, reset_less=True)  # settled when the first label has been taken
+        m.d.sync += edge.eq(job.columns - 1)
+        begins = Signal()  # the cycle in front of the first element, where there are no labels
+        if self._sequences:
+            m.d.comb += begins.eq(labels & (job.function == VectorProgram.SOFTMAX))
+        m.d.comb += [
+            move.eq(self.o.ready | ~self.o.valid),
+            last.eq(column == edge),
+            full.eq(column[:lane_bits].all()),
+            self.response.ready.eq(move & answering & ~begins & (labels | full | last)),
+        ]
+
+        # One element is taken of each answer, or its label.
+        fetched = data.StructLayout({"element": FP32.width, "label": 32, "first": 1, "last": 1})
+        taken = Signal(fetched, reset_less=True)
+        taken_valid = Signal()
+        with m.If(move):
+            m.d.sync += [
+                taken_valid.eq(answering & self.response.valid & ~labels),
+                taken.element.eq(given[column[:lane_bits]]),
+                taken.label.eq(label), taken.first.eq(column == 0), taken.last.eq(last)]
+            with m.If(answering & ~begins & self.response.valid):
+                with m.If(labels):
+                    m.d.sync += [label.eq(given[lane]), labels.eq(0), column.eq(0)]
+                    m.d.sync += lane.eq(lane + job.stride_labels[:lane_bits])
+                with m.Else():
+                    m.d.sync += column.eq(column + 1)
+                    with m.If(last):
+                        m.d.sync += [labels.eq(1), left.eq(left - 1)]
+                        if self._sequences:
+                            with m.If(job.function == VectorProgram.SOFTMAX):
+                                m.d.sync += [labels.eq(0), column.eq(0)]
+                        with m.If(left == 1):
+                            m.d.sync += answering.eq(0)
+        with m.If(begins):
+            m.d.sync += [labels.eq(0), column.eq(0)]
+        with m.If(begin):
+            m.d.sync += [labels.eq(1), left.eq(self.job.p.rows), lane.eq(self.job.p.labels_lane)]
+
+        # Keys are in the order of numbers: both zeros have the same one. A NaN is above none, and none is above it.
+        element = data.View(FP32.layout, taken.element)
+        key = Signal(FP32.width)
+        nan = Signal()
+        top = 1 << (FP32.width - 1)
+        m.d.comb += [
+            nan.eq(element.exponent.all() & element.fraction.any()),
+            key.eq(Mux(element.sign, ~taken.element, taken.element | top)),
+        ]
+        with m.If(~taken.element[:-1].any()):
+            m.d.comb += key.eq(top)
+        keyed = Signal(fetched, reset_less=True)
+        keyed_valid = Signal()
+        keyed_key = Signal(FP32.width, reset_less=True)
+        keyed_nan = Signal(reset_less=True)
+        largest = Signal(FP32.width, reset_less=True)
+        largest_key = Signal(FP32.width, reset_less=True)
+        # The largest element so far is that of the row with its last element.
+        offered = Signal(fetched, reset_less=True)
+        m.d.comb += [self.o.p.element.eq(offered.element), self.o.p.largest.eq(largest),
+                     self.o.p.label.eq(offered.label), self.o.p.last.eq(offered.last)]
+        with m.If(move):
+            m.d.sync += [
+                keyed_valid.eq(taken_valid), keyed.eq(taken), keyed_nan.eq(nan), keyed_key.eq(key),
+                self.o.valid.eq(keyed_valid), offered.eq(keyed)]
+            with m.If(keyed_valid & (keyed.first | (~keyed_nan & (keyed_key > largest_key)))):
+                m.d.sync += [largest.eq(keyed.element), largest_key.eq(keyed_key | keyed_nan.replicate(FP32.width))]

@@ -1,0 +1,105 @@
+"""Owners of the rows of the activation memory: reads of what another buffer has written over are found."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.compute.layer_list import OWNER_BITS
+from hdl.guard import Guard, window_layout
+from hdl.memory import written_signature
+
+__all__ = ["RowOwners", "access_layout"]
+
+
+def access_layout(rows):
+    """Read of a row that a memory grants in this cycle, and the number of the buffer that it is read as."""
+    return data.StructLayout({"valid": 1, "row": range(rows), "owner": OWNER_BITS})
+
+
+class RowOwners(wiring.Component):
+    """Keep the number of the buffer that has written each row, and compare it with that of the buffer it is read as.
+
+    Number 0 is that of any buffer: a row that has it may be read as any, and a read as 0 is not compared. All rows
+    have it after configuration; a reset changes no number, as it changes no element of the memory.
+
+    A write of the engine is told in the cycle in which the memory takes it, and stamps its row in the cycle after,
+    when the memory writes. A row that is written without it, by the host, is stamped 0. A read is told in the cycle
+    in which the memory grants it; its comparison ends :attr:`latency` cycles later, one after its elements are there.
+    Nothing waits for the comparison, and it makes nothing wait: a node with row owners takes the same cycles.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the memory; at least 2.
+    lanes : int, optional
+        Elements in a row of a memory that is guarded. A read names a row of the tenant's window then, and one outside
+        is not compared.
+
+    Members
+    -------
+    window : In(window_layout(rows * lanes)), with ``lanes``
+    written : In(written_signature(rows))
+        Row that the memory writes in this cycle.
+    write : In(1)
+        The memory takes a write of the engine.
+    owner : In(OWNER_BITS)
+        Number of the buffer that this write belongs to.
+    read : In(access_layout(rows))
+        A read of the engine. The memory writes another row in its cycle, see :class:`~hdl.memory.LanedMemory`.
+    dead : Out(1)
+        A row was read as another's since the last reset.
+    row : Out(range(rows))
+        The lowest one of these.
+    """
+
+    #: Cycles from a read to ``dead``.
+    latency = 3
+
+    def __init__(self, *, rows, lanes=None):
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 2:
+            raise ValueError(f"Row count must be an integer of at least 2, not {rows!r}")
+        self._rows, self._lanes = rows, lanes
+        super().__init__({
+            **({} if lanes is None else {"window": In(window_layout(rows * lanes))}),
+            "written": In(written_signature(rows)),
+            "write": In(1),
+            "owner": In(OWNER_BITS),
+            "read": In(access_layout(rows)),
+            "dead": Out(1),
+            "row": Out(range(rows)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        # No row is read while it is written; what is found without a read does not matter.
+        m.submodules.memory = memory = Memory(
+            shape=OWNER_BITS, depth=self._rows, init=[], attrs={"no_rw_check": 1})
+        stamp, look = memory.write_port(), memory.read_port(transparent_for=())
+        # A write that was taken before a reset is still stamped.
+        took, owner = Signal(reset_less=True), Signal(OWNER_BITS, reset_less=True)
+        m.d.sync += [took.eq(self.write), owner.eq(self.owner)]
+        m.d.comb += [
+            stamp.en.eq(self.written.valid), stamp.addr.eq(self.written.row), stamp.data.eq(Mux(took, owner, 0)),
+            look.addr.eq(self.read.row),
+        ]
+        given = self.read
+        if self._lanes is not None:
+            m.submodules.guard = guard = Guard(rows=self._rows, lanes=self._lanes)
+            given = Signal(access_layout(self._rows))
+            m.d.comb += [
+                guard.window.eq(self.window), guard.row.eq(self.read.row), look.addr.eq(guard.place),
+                given.eq(self.read), given.valid.eq(self.read.valid & guard.allowed),
+            ]
+
+        # The number is registered behind the memory, as elements are.
+        asked, compared = Signal(access_layout(self._rows)), Signal(access_layout(self._rows))
+        found = Signal(OWNER_BITS, reset_less=True)
+        m.d.sync += [asked.eq(given), compared.eq(asked), found.eq(look.data)]
+        wrong = Signal()
+        m.d.comb += wrong.eq(compared.valid & (compared.owner != 0) & (found != 0) & (compared.owner != found))
+        with m.If(wrong):
+            m.d.sync += self.dead.eq(1)
+            with m.If(~self.dead | (compared.row < self.row)):
+                m.d.sync += self.row.eq(compared.row)
+        return m

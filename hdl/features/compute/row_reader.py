@@ -1,0 +1,309 @@
+"""Reader of the row unit: the operands of a block of rows, and the numbers of rows of a table."""
+
+from types import SimpleNamespace
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.compute.access import place_shape, request_layout, response_layout
+from hdl.features.compute.jobs import row_job_layout
+from hdl.features.compute.layer_list import RowFunction
+from hdl.features.compute.loop_nest import SIZE_BITS
+from hdl.features.compute.row_fetch import RowFetch
+from hdl.features.compute.row_pass import LOADS, PAIRED, Load
+from hdl.floating.format import FP32
+from hdl.floating.stages import register
+
+__all__ = ["SCATTERED", "RowReader", "block_members"]
+
+SCATTERED = 16
+"""Most rows of a block of SCATTER."""
+
+_STEPS = range(max(map(len, LOADS.values())) + 1)
+
+
+def block_members(job, groups):
+    """Members of what works on blocks of rows: ``job``, ``opens``, ``started``, ``last_group`` and ``starts`` of
+    :class:`RowReader`.
+
+    Parameters
+    ----------
+    job : StructLayout
+    groups : int
+        Column blocks of a row.
+    """
+    return {"job": In(job), "opens": In(1), "started": In(1), "last_group": In(range(groups)), "starts": In(1)}
+
+
+class RowReader(wiring.Component):
+    """Read the operands of a block in their order, each of them column block by column block.
+
+    A block of SCATTER ends before a number of a row that it has already, so that no row of the table is in it twice.
+    Requests are functions of registers, and come one per cycle, but for one or two cycles before each operand, and
+    for those until all numbers are known where rows of their table are read. ``response`` is always ready.
+
+    Parameters
+    ----------
+    lanes : int
+    memory_rows : int
+        Rows of the largest memory.
+    rows, groups : int
+        Rows of a block, and column blocks of a row.
+    owner_bits : int
+        Bits of the number of a buffer that places have; 0 without row owners.
+
+    Members
+    -------
+    job : In(row_job_layout(memory_rows, lanes, owner_bits))
+        Held throughout a job.
+    opens : In(1)
+        The job is to begin.
+    started : In(1)
+        There is a start. Held throughout a job.
+    last_group : In(range(groups))
+    starts : In(1)
+        A block begins.
+    left : In(12)
+        Rows that are left.
+    request, response
+        As those of :class:`~hdl.features.compute.row_unit.RowUnit`.
+    valid : Out(1)
+        There is a row of x, y, start, scale or shift,
+    load, row, group, elements : Out
+        which is this one.
+    deviation : Out
+        There is an element of the deviation, that of ``element_row``, which is ``element``.
+    element_row, element : Out
+    copied : Out(stream of elements)
+        Rows of the table, if they are the results.
+    rows : Out(range(rows + 1))
+        Rows of the block; of SCATTER, from the first row of x on.
+    step, words : Out
+        Number of the operand whose memory rows come, and of those that are there.
+    name : In(range(rows))
+        Row of the block,
+    named, right : Out
+        whose row of the table begins with this row of memory, and exists.
+    wrong : Out(1)
+        A number of the job is wrong.
+    """
+
+    def __init__(self, *, lanes, memory_rows, rows, groups, owner_bits=0):
+        self._lanes, self._memory_rows, self._rows, self._groups = lanes, memory_rows, rows, groups
+        self._owner_bits = owner_bits
+        vector = data.ArrayLayout(FP32.width, lanes)
+        super().__init__({
+            **block_members(row_job_layout(memory_rows, lanes, owner_bits), groups), "left": In(SIZE_BITS),
+            "request": Out(stream.Signature(request_layout(memory_rows, owner_bits))),
+            "response": In(stream.Signature(response_layout(lanes))),
+            "valid": Out(1), "load": Out(Load), "row": Out(range(rows)), "group": Out(range(groups)),
+            "elements": Out(vector),
+            "deviation": Out(1), "element_row": Out(range(rows)), "element": Out(FP32.width),
+            "copied": Out(stream.Signature(vector)),
+            "rows": Out(range(rows + 1)), "step": Out(_STEPS), "words": Out(range(rows * groups + 1)),
+            "name": In(range(rows)), "named": Out(range(memory_rows)), "right": Out(1), "wrong": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = self._lanes
+        tag = data.StructLayout({"load": Load, "row": range(self._rows), "group": range(self._groups),
+                                 "lane": range(lanes), "step": _STEPS, "last": 1, "counts": 1})
+        m.submodules.fetch = fetch = RowFetch(
+            rows=self._memory_rows, answer=self.elements.shape(), tag=tag, owner_bits=self._owner_bits)
+        m.d.comb += [
+            self.request.valid.eq(fetch.request.valid), self.request.payload.eq(fetch.request.payload),
+            fetch.request.ready.eq(self.request.ready), self.response.ready.eq(1),
+            fetch.response.valid.eq(self.response.valid), fetch.response.payload.eq(self.response.p.elements),
+        ]
+        numbers = SimpleNamespace(pending=Signal(name="pending"), row=Signal(range(self._rows), name="table_row"),
+                                  named=Signal(range(self._memory_rows)), right=Signal(name="table_right"))
+        self._elaborate_walk(m, fetch.i, numbers)
+        self._elaborate_answers(m, fetch.o)
+        self._elaborate_numbers(m, fetch.o, numbers)
+        return m
+
+    def _elaborate_walk(self, m, asked, numbers):
+        """Walk through the operands; addresses are in elements."""
+        job, lane_bits = self.job, self._lanes.bit_length() - 1
+        address = len(job.x.row) + lane_bits
+        base = {load: Signal(address, name=f"base_{load.name.lower()}", reset_less=True)
+                for load in (Load.X, Load.Y, Load.START, Load.DEVIATION, Load.NUMBERS)}
+        line = Signal(address, reset_less=True)
+        following, further = Signal(address), Signal(address)
+        # The operand that is read, and the other one of two that are read in turns.
+        walk = data.StructLayout({"first": address, "stride": address, "place": place_shape(self._owner_bits),
+                                  "load": Load, "step": _STEPS})
+        now, other = Signal(walk, reset_less=True), Signal(walk, reset_less=True)
+        paired, second = Signal(), Signal()
+        load = now.load
+        step = Signal(_STEPS, reset_less=True)
+        kind = Signal(Load)
+        row, group = Signal(range(self._rows)), Signal(range(self._groups))
+        single, line_only = Signal(), Signal()  # one row; one column block
+        named, last_row, last_group, moves = Signal(), Signal(), Signal(), Signal()
+        most = Mux(job.function == RowFunction.SCATTER, min(SCATTERED, self._rows), self._rows)
+        m.d.comb += [
+            following.eq(line + now.stride), further.eq(now.first + self._lanes),
+            last_row.eq(single | (row + 1 == self.rows)),
+            last_group.eq(line_only | (group == self.last_group)),
+            named.eq((load == Load.TABLE) | (load == Load.TARGET)),
+            numbers.row.eq(row),
+            asked.p.place.eq(now.place), asked.p.row.eq(Mux(named, numbers.named + group, line[lane_bits:])),
+            asked.p.read.eq(~named | numbers.right),
+            asked.p.tag.load.eq(load), asked.p.tag.row.eq(row), asked.p.tag.group.eq(group),
+            asked.p.tag.lane.eq(line[:lane_bits]), asked.p.tag.step.eq(now.step),
+            asked.p.tag.last.eq(last_row & last_group), asked.p.tag.counts.eq(~paired | second),
+            moves.eq(asked.valid & asked.ready),
+        ]
+        with m.Switch(job.function):
+            for function, loads in LOADS.items():
+                with m.Case(function):
+                    m.d.comb += kind.eq(Load.END)
+                    with m.Switch(step):
+                        for number, one in enumerate(loads):
+                            with m.Case(number):
+                                m.d.comb += kind.eq(one)
+        with m.If(self.opens):
+            m.d.sync += [
+                *(base[one].eq(operand.row << lane_bits) for one, operand in (
+                    (Load.X, job.x), (Load.Y, job.y), (Load.START, job.start), (Load.DEVIATION, job.deviation))),
+                base[Load.NUMBERS].eq(Cat(job.y_lane, job.y.row))]
+
+        with m.FSM():
+            with m.State("Idle"):
+                with m.If(self.starts):
+                    m.d.sync += [step.eq(0), self.rows.eq(Mux(self.left > most, most, self.left))]
+                    m.next = "Next"
+
+            with m.State("Next"):
+                m.d.sync += [now.load.eq(kind), now.step.eq(step), row.eq(0), group.eq(0), single.eq(0),
+                             line_only.eq(0), paired.eq(0), second.eq(0), step.eq(step + 1)]
+                m.next = "Walk"
+                with m.Switch(kind):
+                    for one, operand, pace in (
+                            (Load.X, job.x, job.stride_x), (Load.Y, job.y, job.stride_y),
+                            (Load.START, job.start, job.stride_start)):
+                        with m.Case(one):
+                            m.d.sync += [now.place.eq(operand.place), line.eq(base[one]), now.first.eq(base[one]),
+                                         now.stride.eq(pace << lane_bits)]
+                    for one, operand in ((Load.SCALE, job.scale), (Load.SHIFT, job.shift)):
+                        with m.Case(one):
+                            m.d.sync += [now.place.eq(operand.place), line.eq(operand.row << lane_bits),
+                                         now.first.eq(operand.row << lane_bits), single.eq(1)]
+                    for one, operand, pace in ((Load.DEVIATION, job.deviation, 1),
+                                               (Load.NUMBERS, job.y, job.stride_numbers)):
+                        with m.Case(one):
+                            m.d.sync += [now.place.eq(operand.place), line.eq(base[one]), now.stride.eq(pace),
+                                         line_only.eq(1)]
+                    for one, operand in ((Load.TABLE, job.x), (Load.TARGET, job.target)):
+                        with m.Case(one):
+                            m.d.sync += now.place.eq(operand.place)
+                with m.If(kind == Load.END):
+                    m.next = "Idle"
+                with m.Elif((kind == Load.START) & ~self.started):
+                    m.next = "Next"
+                with m.Elif(numbers.pending & (kind != Load.START) & (kind != Load.NUMBERS)):
+                    m.d.sync += step.eq(step)
+                    m.next = "Next"
+                for function in PAIRED:
+                    one, another = LOADS[function][:2]
+                    operand, pace = {Load.X: (job.x, job.stride_x), Load.Y: (job.y, job.stride_y)}[another]
+                    with m.If((job.function == function) & (step == 0)
+                              & (self.started if one == Load.START else Const(1))):
+                        m.d.sync += [
+                            paired.eq(1), step.eq(2), other.load.eq(another), other.step.eq(1),
+                            other.place.eq(operand.place), other.first.eq(base[another]),
+                            other.stride.eq(pace << lane_bits)]
+
+            with m.State("Walk"):
+                m.d.comb += asked.valid.eq(1)
+                with m.If(moves):
+                    m.d.sync += [row.eq(row + 1), line.eq(following)]
+                    with m.If(((load == Load.X) | (load == Load.TABLE)) & (group == 0)):
+                        m.d.sync += base[Load.NUMBERS].eq(base[Load.NUMBERS] + job.stride_numbers)
+                    with m.If(last_row):
+                        m.d.sync += [row.eq(0), second.eq(~second), now.first.eq(further), line.eq(further)]
+                        for one in (Load.X, Load.Y, Load.START, Load.DEVIATION):
+                            with m.If((load == one) & (group == 0)):
+                                m.d.sync += base[one].eq(following)
+                        with m.If(paired):
+                            m.d.sync += [now.eq(other), line.eq(other.first), other.eq(now), other.first.eq(further)]
+                        with m.If(~paired | second):
+                            m.d.sync += group.eq(group + 1)
+                            with m.If(last_group):
+                                m.next = "Next"
+
+    def _elaborate_answers(self, m, fetched):
+        """Give what was read to the lanes, or on."""
+        tag, elements = fetched.p.tag, fetched.p.answer
+        copies, moves = Signal(), Signal()
+        m.d.comb += [
+            copies.eq((tag.load == Load.TABLE) & ~self.started),
+            self.copied.valid.eq(fetched.valid & copies), self.copied.payload.eq(elements),
+            fetched.ready.eq(~copies | self.copied.ready), moves.eq(fetched.valid & fetched.ready),
+        ]
+        m.d.sync += [
+            self.valid.eq(fetched.valid & ~copies), self.load.eq(tag.load), self.row.eq(tag.row),
+            self.group.eq(tag.group), self.elements.eq(elements),
+            self.deviation.eq(fetched.valid & (tag.load == Load.DEVIATION)), self.element_row.eq(tag.row),
+            self.element.eq(Array(elements)[tag.lane]),
+        ]
+        with m.If(tag.load == Load.TABLE):
+            m.d.sync += self.load.eq(Load.X)
+        with m.If(tag.load == Load.TARGET):
+            m.d.sync += self.load.eq(Load.START)
+        with m.If(moves & tag.counts):
+            m.d.sync += [self.step.eq(tag.step), self.words.eq(self.words + 1)]
+            with m.If(tag.last):
+                m.d.sync += [self.step.eq(tag.step + 1), self.words.eq(0)]
+        with m.If(self.starts):
+            m.d.sync += [self.step.eq(0), self.words.eq(0)]
+
+    def _elaborate_numbers(self, m, fetched, numbers):
+        """Places of rows of the table; the end of a block of SCATTER."""
+        job = self.job
+        scatters = job.function == RowFunction.SCATTER
+        tag = fetched.p.tag
+        number = Array(fetched.p.answer)[tag.lane]
+        taken, taken_valid = register(
+            m, "taken", number=number[:SIZE_BITS], right=number < job.count, row=tag.row, last=tag.last), Signal()
+        known, known_valid = register(
+            m, "known", offset=taken.number * Mux(scatters, job.stride_target, job.stride_x), right=taken.right,
+            row=taken.row, last=taken.last), Signal()
+        m.d.sync += [taken_valid.eq(fetched.valid & (tag.load == Load.NUMBERS)), known_valid.eq(taken_valid)]
+
+        # Numbers of the block, all of which differ until it is cut.
+        entry = Cat(taken.number, taken.right)
+        entries = [Signal(len(entry), name=f"entry_{place}") for place in range(min(SCATTERED, self._rows))]
+        cut, limit = Signal(), Signal.like(self.rows)
+        with m.If(taken_valid):
+            m.d.sync += Cat(entries).eq(Cat(entry, *entries[:-1]))
+            with m.If(taken.right & scatters & ~cut & Cat(entry == other for other in entries).any()):
+                m.d.sync += [cut.eq(1), limit.eq(taken.row)]
+        with m.If(self.starts):
+            m.d.sync += [cut.eq(0), *(other.eq(0) for other in entries)]
+
+        m.submodules.table = memory = Memory(
+            shape=len(numbers.named) + 1, depth=self._rows, init=[],
+            attrs={"no_rw_check": 1, "ram_style": "distributed"})
+        write = memory.write_port()
+        start = Mux(scatters, job.target.row, job.x.row)
+        m.d.comb += [write.en.eq(known_valid), write.addr.eq(known.row),
+                     write.data.eq(Cat((start + known.offset)[:len(numbers.named)], known.right))]
+        for row, named, right in ((numbers.row, numbers.named, numbers.right), (self.name, self.named, self.right)):
+            read = memory.read_port(domain="comb")
+            m.d.comb += [read.addr.eq(row), Cat(named, right).eq(read.data)]
+        with m.If(self.opens):
+            m.d.sync += self.wrong.eq(0)
+        with m.If(known_valid):
+            with m.If(~known.right):
+                m.d.sync += self.wrong.eq(1)
+            with m.If(known.last):
+                m.d.sync += numbers.pending.eq(0)
+                with m.If(cut):
+                    m.d.sync += self.rows.eq(limit)
+        with m.If(self.starts):
+            m.d.sync += numbers.pending.eq((job.function == RowFunction.GATHER) | scatters)

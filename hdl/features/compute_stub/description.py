@@ -1,0 +1,26 @@
+"""Description of the compute stub: COMPUTE."""
+
+from hdl.control.engine import EngineDescription, Extent, OperationDescription
+from hdl.control.protocol import Operation
+from hdl.control.source import WEIGHT_VERSION, Setting, SettingField
+from hdl.features.compute_stub.stand_in import StandIn
+
+__all__ = ["describe"]
+
+
+def describe(config):
+    """Return the stub's :class:`~hdl.control.engine.EngineDescription`.
+
+    COMPUTE has staged gradients at ``state_base``, and puts them to ``gradient_base``, both in the gradient memory.
+    """
+    return EngineDescription(
+        name="stand_in",
+        priority=4,
+        make=lambda: StandIn(config=config),
+        operations=(OperationDescription(code=Operation.COMPUTE, queue=0, extents=(
+            Extent(base="gradient_base", memory="gradients"), Extent(base="state_base", memory="gradients"))),),
+        reads={"gradients": ("gradient_read",)},
+        writes={"gradients": ("gradient_write",)},
+        inputs={"link_reset": Setting("link_reset"), "weight_version": WEIGHT_VERSION,
+                **({"throttle": SettingField("THROTTLE_COMPUTE", "engine")} if config.has("throttles") else {})},
+    )

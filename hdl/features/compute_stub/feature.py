@@ -1,0 +1,38 @@
+"""The operation COMPUTE, which takes the time of a computation: docs/compute/stand_in.md."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from hdl.feature import Feature
+from hdl.section import Flag, Section, option
+
+__all__ = ["FEATURE", "ComputeStub", "ComputeStubFeature"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComputeStub(Section):
+    """The operation COMPUTE, which only takes the time of a computation: docs/compute/stand_in.md.
+
+    Parameters
+    ----------
+    quorum : bool
+        Whether updates can be those of a quorum, which do not wait for all nodes: docs/ring/rounds.md.
+    """
+
+    quorum: bool = option(False, Flag())
+
+    def needs(self) -> Iterator[str]:
+        yield from super().needs()
+        if self.quorum:
+            yield "quorum"
+
+
+class ComputeStubFeature(Feature):
+    """A node has the operation COMPUTE."""
+
+    def engines(self, config):
+        from hdl.features.compute_stub import description
+        return (description.describe(config),)
+
+
+FEATURE = ComputeStubFeature()

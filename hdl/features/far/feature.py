@@ -1,0 +1,21 @@
+"""A port to a memory that is larger and slower than those of the node: docs/far.md."""
+
+from hdl.feature import Feature
+
+__all__ = ["FEATURE", "FarFeature"]
+
+
+class FarFeature(Feature):
+    """A node that computes moves activations there and back."""
+
+    def engines(self, config):
+        from hdl.features.far import description
+        return () if config.compute is None else (description.describe(config),)
+
+    def around(self, config):
+        from hdl.features.far.node import FarNode
+
+        return FarNode(config)
+
+
+FEATURE = FarFeature()

@@ -1,0 +1,84 @@
+"""Guard at a far port: requests of an engine stay in the tenant's window of the far memory."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.far.port import far_signature
+from hdl.guard import Guard, window_layout
+
+__all__ = ["FarGuard"]
+
+
+class FarGuard(wiring.Component):
+    """Translate the rows of an engine's requests to those of the tenant's window, and keep all others from the far
+    memory.
+
+    Requests pass in the cycle in which they would without a guard, and answers :attr:`latency` cycle later. A write
+    of a row outside is taken at once, and dropped. A read of one is taken when no answer is on its way, and answered
+    with zeros in the next cycle.
+
+    Answers to what was asked for before a link reset are dropped, and reads wait until they have come: the far memory
+    does not know of tenants, so no row that one has asked for may come to the next.
+
+    Parameters
+    ----------
+    rows, lanes : int
+        Rows of the far memory, and elements in each.
+    outstanding : int
+        Rows that the engine asks for ahead, at most.
+
+    Members
+    -------
+    window : In(window_layout(rows * lanes))
+    engine : In(far_signature(rows, lanes))
+    far : Out(far_signature(rows, lanes))
+    link_reset : In(1)
+    stray : Out(1)
+        A row outside was asked for, or was to be written, in the cycle before.
+    owes : Out(1)
+        The far memory has answers to give.
+    """
+
+    latency = 1
+
+    def __init__(self, *, rows, lanes, outstanding):
+        if not isinstance(outstanding, int) or outstanding < 1:
+            raise ValueError(f"Outstanding rows must be a positive integer, not {outstanding!r}")
+        self._rows, self._lanes = rows, lanes
+        #: Rows that are owed, and whether these are of before a link reset, for specifications.
+        self.owed, self.old = Signal(range(outstanding + 1)), Signal()
+        super().__init__({
+            "window": In(window_layout(rows * lanes)),
+            "engine": In(far_signature(rows, lanes)), "far": Out(far_signature(rows, lanes)),
+            "link_reset": In(1), "stray": Out(1), "owes": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        engine, far = self.engine, self.far
+        m.submodules.guard = guard = Guard(rows=self._rows, lanes=self._lanes)
+        owed, old, following = self.owed, self.old, Signal.like(self.owed)
+        was_reset = Signal()  # since the far memory owed nothing
+        may, asked, outside, zeros = Signal(), Signal(), Signal(), Signal()
+        answer = Signal(32 * self._lanes)  # a register, whose reset costs no logic where zeros would
+        m.d.comb += [
+            guard.window.eq(self.window), guard.row.eq(engine.row),
+            self.owes.eq(owed != 0), old.eq(was_reset & self.owes), may.eq(engine.write | ~old),
+            far.valid.eq(engine.valid & guard.allowed & may),
+            far.write.eq(engine.write), far.row.eq(guard.place), far.keep.eq(engine.keep),
+            engine.ready.eq(Mux(guard.allowed, far.ready & may, engine.write | ~self.owes)),
+            asked.eq(far.valid & far.ready & ~far.write),
+            outside.eq(engine.valid & engine.ready & ~guard.allowed),
+            zeros.eq(outside & ~engine.write & ~self.link_reset),
+            following.eq(owed + asked - (far.response & self.owes)),
+        ]
+        for lane in range(self._lanes):
+            m.d.comb += [far.elements[lane].eq(engine.elements[lane]),
+                         engine.answer[lane].eq(answer.word_select(lane, 32))]
+        m.d.sync += [
+            owed.eq(following), was_reset.eq(self.link_reset | old),
+            self.stray.eq(outside), engine.response.eq((far.response & ~old) | zeros),
+            answer.eq(Mux(zeros, 0, Cat(far.answer))),
+        ]
+        return m

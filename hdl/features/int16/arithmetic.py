@@ -1,0 +1,66 @@
+"""Arithmetic of the int16 node: one multiplier, one rounding adder and one saturation, shared by all operations."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal, signed
+from amaranth.lib import enum, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.int16.memory import WIDTH
+from hdl.optimizer.fixed_point import FRACTION_BITS, SCALAR_WIDTH
+
+__all__ = ["Arithmetic", "Term"]
+
+# Bits of a product from its half up: the integer part and one guard bit.
+_PRODUCT = SCALAR_WIDTH + WIDTH - FRACTION_BITS + 1
+
+
+class Term(enum.Enum, shape=2):
+    """Second operand of the addition: a product, a negated product, or the addend."""
+
+    PLUS_PRODUCT = 0
+    MINUS_PRODUCT = 1
+    PLUS_ADDEND = 2
+
+
+class Arithmetic(wiring.Component):
+    """Add a term to a 16-bit number or subtract one from it, with saturation to 16 bits.
+
+    The product of one cycle's ``factor`` and ``value`` is a term of the next cycle, rounded half up to an integer.
+    ``o`` depends combinationally on ``base``, ``addend`` and ``term``.
+
+    Members
+    -------
+    factor : In(signed(18))
+        Factor with 16 bits of fraction.
+    value : In(signed(16))
+    base, addend : In(signed(16))
+    term : In(Term)
+    o : Out(signed(16))
+    """
+
+    factor: In(signed(SCALAR_WIDTH))
+    value: In(signed(WIDTH))
+    base: In(signed(WIDTH))
+    addend: In(signed(WIDTH))
+    term: In(Term)
+    o: Out(signed(WIDTH))
+
+    def elaborate(self, platform):
+        m = Module()
+        product = Signal(signed(_PRODUCT))
+        twice = Signal(signed(_PRODUCT))
+        total = Signal(signed(_PRODUCT + 1))
+        m.d.sync += product.eq((self.factor * self.value) >> FRACTION_BITS - 1)
+        # With h halves, floor((2 base + h + 1) / 2) rounds base + h / 2 half up, and floor((2 base + ~h + 1) / 2) is
+        # base less h / 2 rounded half up. An addend is an even number of halves.
+        subtract = self.term == Term.MINUS_PRODUCT
+        m.d.comb += [
+            twice.eq(Mux(self.term == Term.PLUS_ADDEND, self.addend.shift_left(1),
+                         product ^ subtract.replicate(_PRODUCT).as_signed())),
+            total.eq(Cat(1, self.base).as_signed() + twice),
+        ]
+        value = total[1:]
+        sign = value[-1]
+        beyond = value[WIDTH - 1:-1] != sign.replicate(len(value) - WIDTH)
+        m.d.comb += self.o.eq(
+            Mux(beyond, Cat((~sign).replicate(WIDTH - 1), sign), value[:WIDTH]).as_signed())
+        return m

@@ -1,0 +1,86 @@
+"""The int16 node, which has 16-bit integers, one lane and no neighbours: docs/int16_node.md."""
+
+import dataclasses
+from typing import ClassVar
+
+from hdl.config.node import Configuration
+from hdl.config.ring import SingleRing
+from hdl.feature import Feature
+from hdl.section import Flag, Part, Section, Words, option
+
+__all__ = ["FEATURE", "Int16Config", "Int16Feature", "Int16Memories"]
+
+#: Elements of a memory: one SB_SPRAM256KA of an iCE40 UP.
+_MAX_WORDS = 1 << 14
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Int16Memories(Section):
+    """Memories of an int16 node.
+
+    Parameters
+    ----------
+    gradient, weight : int
+        Capacity in elements of the gradient and the weight memory: multiples of 32, at most 16,384.
+    """
+
+    #: Values of registers that an int16 node has in common with any other.
+    state: ClassVar[int] = 32
+    planes: ClassVar[int] = 0
+
+    gradient: int = option(16384, Words(high=_MAX_WORDS))
+    weight: int = option(16384, Words(high=_MAX_WORDS))
+
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Int16Config(Configuration):
+    """Parameters of the int16 node, which has 16-bit integers, one lane and no neighbours: docs/int16_node.md.
+
+    Parameters
+    ----------
+    memories : Int16Memories
+    masking : bool
+        Whether the node has the operation MASK.
+    sparsify : bool
+        Whether the node has the operation SPARSIFY.
+    """
+
+    is_int16: ClassVar[bool] = True
+    lanes: ClassVar[int] = 1
+    segment: ClassVar[int] = 32
+    topology: ClassVar[SingleRing] = SingleRing(max_nodes=1)
+
+    memories: Int16Memories = option(Int16Memories(), Part(Int16Memories))
+    masking: bool = option(True, Flag())
+    sparsify: bool = option(True, Flag())
+
+
+#: Counters and settings that an int16 node has.
+_REGISTERS = frozenset({
+    "CONTROL", "OPTIMIZER", "GRADIENT_SCALE", "LEARNING_RATE", "MASK_ALTERNATIVE", "MASK_THRESHOLD", "TIMEOUT",
+    "CYCLES", "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED"})
+
+
+class Int16Feature(Feature):
+    """A node of its own."""
+
+    resets = {"GRADIENT_SCALE": 1 << 16, "MASK_ALTERNATIVE": 1 << 15}
+
+    def lacks(self, config):
+        from hdl.control.registers import REGISTERS, Access
+
+        return [entry.name for entry in REGISTERS
+                if entry.access in (Access.COUNTER, Access.SETTING) and entry.name not in _REGISTERS]
+
+    def node(self):
+        from hdl.features.int16.node import Int16Node
+
+        return Int16Node
+
+    def engines(self, config):
+        from hdl.features.int16 import description
+        return description.describe(config)
+
+
+FEATURE = Int16Feature()

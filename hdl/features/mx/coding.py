@@ -1,0 +1,170 @@
+"""Packets of numbers encoded in blocks with a shared exponent, and decoded, as streams."""
+
+from amaranth.hdl import Array, Cat, Module
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.mx.dequantizer import Dequantizer, dequantizer_latency
+from hdl.features.mx.format import check_among, check_codec, choice_port
+from hdl.features.mx.packing import Packer, Unpacker, check_words, least_words, positions
+from hdl.features.mx.quantizer import Quantizer, quantizer_latency
+from hdl.floating.format import FP32
+from hdl.streams.stream import beat_layout, connect_stream
+
+__all__ = ["Decoder", "Encoder", "flags_layout"]
+
+
+def flags_layout(lanes):
+    """Findings about a beat of elements: which of them are zeros, and which saturate; ``last`` ends a packet."""
+    return data.StructLayout({"valid": 1, "last": 1, "zeros": lanes, "saturations": lanes})
+
+
+class Encoder(wiring.Component):
+    """Encode packets of elements: a :class:`Quantizer` and a :class:`Packer`.
+
+    One beat is taken per cycle, also from block to block and from packet to packet, but for those that a partial last
+    block lacks. The first words of a block are offered :attr:`latency` cycles after its last beat was accepted, where
+    its first beat completes a word. ``i.ready`` depends combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    codec : BlockCodec
+    lanes : int
+        Elements in a beat: a power of two, at most a block.
+    format : FloatFormat
+        Format of the elements, FP32 or BF16.
+    words : int or None
+        Words in a beat of the output; by default as many as a beat can complete.
+    among : sequence of SharedExponent
+        Formats to choose from at run time, as those of a :class:`Quantizer`.
+
+    Members
+    -------
+    i : In(stream of beat_layout(lanes, format.width))
+    choice, flags : In, Out(flags_layout(lanes)), if there is ``among``
+        The chosen format; and of the beat that was quantized in the cycle before, the elements that are decoded to
+        zero, and those whose magnitude is the largest or that are in a block with a NaN.
+    o : Out(stream of beat_layout(words))
+        At least one word is kept in each beat, but not all of them need be.
+    """
+
+    def __init__(self, *, codec, lanes, format=FP32, words=None, among=()):
+        check_codec(codec, lanes, format)
+        self._codec = codec
+        self._lanes = lanes
+        self._format = format
+        self._among = check_among(codec, among)
+        self._words = check_words(words, max(positions(one, lanes)[-1] for one in self._among or [codec]))
+        super().__init__({
+            **choice_port(self._among), **({"flags": Out(flags_layout(lanes))} if self._among else {}),
+            "i": In(stream.Signature(beat_layout(lanes, format.width))),
+            "o": Out(stream.Signature(beat_layout(self._words))),
+        })
+
+    @property
+    def words(self):
+        """Words in a beat of the output."""
+        return self._words
+
+    @property
+    def latency(self):
+        """Cycles from the acceptance of a block's last beat to the offer of the words of its first."""
+        return quantizer_latency(self._codec, self._lanes) + Packer.latency
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.quantizer = quantizer = Quantizer(
+            codec=self._codec, lanes=self._lanes, format=self._format, among=self._among)
+        m.submodules.packer = packer = Packer(
+            codec=self._codec, lanes=self._lanes, words=self._words, among=self._among)
+        connect_stream(m, self.i, quantizer.i)
+        connect_stream(m, quantizer.o, packer.i)
+        connect_stream(m, packer.o, self.o)
+        if self._among:
+            m.d.comb += [quantizer.choice.eq(self.choice), packer.choice.eq(self.choice)]
+            self._find(m, quantizer.o)
+        return m
+
+    def _find(self, m, blocks):
+        """Find zeros and saturations. No element of a normal number is decoded to zero unless its code is: steps of a
+        block's numbers are powers of two, so one of them is the smallest normal number, or zero lies next below."""
+        block = blocks.payload
+        nan = block.exponent == self._codec.nan
+        magnitudes = [code[:-1] for code in block.codes]
+        m.d.sync += [
+            self.flags.valid.eq(blocks.valid & blocks.ready),
+            self.flags.last.eq(block.last),
+            self.flags.zeros.eq(Cat(~(magnitude.any() | nan) for magnitude in magnitudes)),
+            self.flags.saturations.eq(Cat(
+                nan | Array([magnitude == one.largest for one in self._among])[self.choice]
+                for magnitude in magnitudes)),
+        ]
+
+
+class Decoder(wiring.Component):
+    """Decode packets of words: an :class:`Unpacker` and a :class:`Dequantizer`.
+
+    One beat is given per cycle, also from packet to packet, as long as words come. A beat is offered :attr:`latency`
+    cycles after its last word was accepted. ``i.ready`` depends combinationally on ``o.ready``. A packet whose words
+    end inside a block is told by ``error``; what is missing is NaN, and the next packet is not affected.
+
+    Parameters
+    ----------
+    codec : BlockCodec
+    lanes : int
+        Elements in a beat: a power of two, at most a block.
+    format : FloatFormat
+        Format of the elements, FP32 or BF16.
+    words : int or None
+        Words in a beat of the input; by default, and at least, as many as a beat of elements can need.
+    among : sequence of SharedExponent
+        Formats to choose from at run time, as those of a :class:`Quantizer`.
+
+    Members
+    -------
+    choice : In, if there is ``among``
+    i : In(stream of beat_layout(words))
+        ``keep`` must be all ones except in the last beat, as usual.
+    o : Out(stream of beat_layout(lanes, format.width))
+        Whole blocks: all elements are kept.
+    error : Out(1)
+        Pulse: a block lacks bits.
+    """
+
+    def __init__(self, *, codec, lanes, format=FP32, words=None, among=()):
+        check_codec(codec, lanes, format)
+        self._codec = codec
+        self._lanes = lanes
+        self._format = format
+        self._among = check_among(codec, among)
+        self._words = check_words(words, least_words(codec, lanes))
+        super().__init__({
+            **choice_port(self._among),
+            "i": In(stream.Signature(beat_layout(self._words))),
+            "o": Out(stream.Signature(beat_layout(lanes, format.width))),
+            "error": Out(1),
+        })
+
+    @property
+    def words(self):
+        """Words in a beat of the input."""
+        return self._words
+
+    @property
+    def latency(self):
+        """Cycles from the acceptance of the last word of a beat to the offer of its elements."""
+        return Unpacker.latency + dequantizer_latency(self._codec)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unpacker = unpacker = Unpacker(
+            codec=self._codec, lanes=self._lanes, words=self._words, among=self._among)
+        if self._among:
+            m.d.comb += unpacker.choice.eq(self.choice)
+        m.submodules.dequantizer = dequantizer = Dequantizer(
+            codec=self._codec, lanes=self._lanes, format=self._format)
+        connect_stream(m, self.i, unpacker.i)
+        connect_stream(m, unpacker.o, dequantizer.i)
+        connect_stream(m, dequantizer.o, self.o)
+        m.d.comb += self.error.eq(unpacker.error)
+        return m

@@ -1,0 +1,217 @@
+# amaranth: UnusedElaboratable=no
+"""Shared-exponent formats: blocks of numbers that have one exponent in common.
+
+A **block** is ``block`` elements. It holds one exponent; for each subset of ``subset`` elements a difference to it,
+which tells how far the subset's own exponent lies below; and for each element a sign and a magnitude. The formats of
+:mod:`hdl.features.mx.shared_exponent` have integers as magnitudes; those of
+:mod:`hdl.features.mx.microscaling` are of OCP MX, where magnitudes may be small floating-point numbers. The
+units work with any of them: :mod:`hdl.features.mx.quantizer` turns numbers into blocks and back,
+:mod:`hdl.features.mx.packing` blocks into words and back, and :mod:`hdl.features.mx.coding` joins both.
+
+The scale rule
+--------------
+Exponents are those of binary32, biased by 127, and e(x) is the exponent field of an element.
+
+1. E is the largest e(x) of the block, or the codec's ``lowest`` where all are smaller. E - ``lowest`` is stored.
+   With a scale that is rounded up, e(x) is one more for this where the fraction of x is above that of the format's
+   largest number, unless e(x) is 0, or 254 already.
+2. A block in which some e(x) is 255, an infinity or a NaN, is NaN as a whole: ones are stored as its exponent, and
+   zeros as everything else.
+3. D, for each subset, is E less the largest e(x) of the subset, but at most 2 ** ``difference_bits`` - 1.
+4. The magnitude is that of x / 2 ** (E - D - 127) in the element's format, rounded, and at most the largest one: what
+   would be rounded up beyond it is not, and no rounding changes E or D.
+5. Subnormal numbers are zeros, before all of this when encoded, and after it when decoded; a number of 2 ** 128 or
+   more, which no encoder makes, decodes as an infinity. A zero keeps its sign where the element's format has one.
+6. Elements that the last block of a packet lacks are +0.
+
+With integers of m bits the value is (-1) ** s * 2 ** (E - D - 127) * 2 ** (1 - m) * M. An exponent of d bits, fewer
+than 8, is biased by 2 ** (d - 1) - 1 in place of 127; smaller numbers have fewer significant bits, and larger ones
+saturate.
+
+Stochastic rounding adds :data:`RANDOM_BITS` random bits below the last place, to what is left of the number when its
+lower bits are cut off; they come from a shift register which makes as many bits for every element of every block, and
+runs on from packet to packet.
+
+On the wire
+-----------
+The bits of a block are its exponent, its differences, and its elements in order, each lowest bit first; an element
+is its magnitude and then its sign. Block follows block without a gap, from bit 0 of the first word on; only the last
+word of a packet is filled up, with zeros. So n elements take ceil(ceil(n / block) * block_bits / 32) words.
+"""
+
+import dataclasses
+import enum
+
+from amaranth.lib import data
+from amaranth.lib.wiring import In
+
+from hdl.floating.format import BF16, FP32
+
+__all__ = ["BIAS", "ONES", "RANDOM_BITS", "STATE_BITS", "WORD", "BlockCodec", "Rounding", "block_layout",
+           "check_among", "check_codec", "check_integer", "check_power", "choice_port", "random_state"]
+
+#: Bits of a word.
+WORD = 32
+
+#: Random bits per element of stochastic rounding.
+RANDOM_BITS = 8
+
+#: Width of the shift register of stochastic rounding: bit t is the exclusive or of bits t - 127 and t - 64.
+STATE_BITS = 127
+
+#: Bias of binary32's exponents.
+BIAS = 127
+#: Exponent field of infinities and NaNs.
+ONES = 255
+
+
+class Rounding(enum.Enum):
+    """Treatment of the bits below the last place."""
+
+    NEAREST_EVEN = "nearest even"
+    STOCHASTIC = "stochastic"
+
+
+def random_state(seed):
+    """First state of stochastic rounding's shift register: the seed, mixed by splitmix64."""
+    state, mask = 0, (1 << 64) - 1
+    for part in range(2):
+        seed = (seed + 0x9E3779B97F4A7C15) & mask
+        word = seed
+        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & mask
+        word = (word ^ word >> 27) * 0x94D049BB133111EB & mask
+        state |= (word ^ word >> 31) << 64 * part
+    return state & ((1 << STATE_BITS) - 1) or 1
+
+
+def check_integer(name, value, low, high):
+    """Raise ValueError unless a parameter is an integer within bounds."""
+    if not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name} must be an integer between {low} and {high}, not {value!r}")
+
+
+def check_power(name, value, low, high):
+    """Raise ValueError unless a parameter is a power of two within bounds."""
+    if not isinstance(value, int) or not low <= value <= high or value & (value - 1):
+        raise ValueError(f"{name} must be a power of two between {low} and {high}, not {value!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockCodec:
+    """Members that all formats with one exponent per block have in common.
+
+    A magnitude is a field, and ``fraction_bits`` below it, as in a floating-point number; that of an integer is its
+    highest bit. Numbers with the field zero have no hidden bit.
+
+    Parameters
+    ----------
+    rounding : Rounding
+    seed : int
+        Of stochastic rounding; at most 64 bits.
+    """
+
+    rounding: Rounding = Rounding.NEAREST_EVEN
+    seed: int = 1
+
+    def __post_init__(self):
+        if not isinstance(self.rounding, Rounding):
+            raise TypeError(f"Rounding must be a Rounding, not {self.rounding!r}")
+        check_integer("Seed", self.seed, 0, (1 << 64) - 1)
+
+    @property
+    def rounds_up(self):
+        """Whether a block's exponent is one more where its largest number is above the largest one of the format."""
+        return False
+
+    @property
+    def code_bits(self):
+        """Bits of an element."""
+        return 1 + self.magnitude_bits
+
+    @property
+    def subsets(self):
+        """Differences in a block."""
+        return self.block // self.subset if self.difference_bits else 0
+
+    @property
+    def header_bits(self):
+        """Bits of a block's exponent and differences."""
+        return self.exponent_bits + self.subsets * self.difference_bits
+
+    @property
+    def block_bits(self):
+        """Bits of a block."""
+        return self.header_bits + self.block * self.code_bits
+
+    @property
+    def block_words(self):
+        """Words of a block, which need not be a whole number."""
+        return self.block_bits / WORD
+
+    @property
+    def highest(self):
+        """The largest exponent a block can have: what is above saturates."""
+        return min(self.lowest + (1 << self.exponent_bits) - 2, ONES - 1)
+
+    @property
+    def nan(self):
+        """Exponent of a block that is NaN, as stored."""
+        return (1 << self.exponent_bits) - 1
+
+    def words(self, count):
+        """Words of a packet of ``count`` elements."""
+        return -(-(-(-count // self.block) * self.block_bits) // WORD)
+
+    def _check_block(self):
+        if self.block_bits < WORD:
+            raise ValueError(f"Block must be of at least {WORD} bits, not {self.block_bits!r}")
+
+
+def block_layout(codec, lanes):
+    """A beat of a block: some of its elements, as codes, in order, and what they have in common.
+
+    Exponent and differences are those of the whole block, and the same in all its beats. A block takes block / lanes
+    beats; ``first`` marks the first of them, and ``last`` the last one of a packet.
+
+    Parameters
+    ----------
+    codec : BlockCodec
+    lanes : int
+        Elements in one beat: a power of two, at most a block.
+    """
+    check_power("Lane count", lanes, 1, codec.block)
+    differences = {"differences": data.ArrayLayout(codec.difference_bits, codec.subsets)} if codec.subsets else {}
+    return data.StructLayout({"exponent": codec.exponent_bits, **differences,
+                              "codes": data.ArrayLayout(codec.code_bits, lanes), "first": 1, "last": 1})
+
+
+def check_codec(codec, lanes, format=FP32):
+    """Raise TypeError or ValueError unless units can be made for a codec, a number of lanes and a format."""
+    if not isinstance(codec, BlockCodec):
+        raise TypeError(f"Codec must be a BlockCodec, not {codec!r}")
+    check_power("Lane count", lanes, 1, codec.block)
+    if format not in (FP32, BF16):
+        raise ValueError(f"Format must be FP32 or BF16, not {format!r}")
+    if codec.magnitude_bits > format.fraction_bits + 1:
+        raise ValueError(f"Magnitudes must be of at most {format.fraction_bits + 1} bits, not "
+                         f"{codec.magnitude_bits!r}")
+
+
+def check_among(codec, among):
+    """Return the formats that a unit chooses from at run time; raise ValueError unless they differ in the width of
+    their integers alone, and ``codec`` is the widest."""
+    among = tuple(among)
+    if among and (codec.top_field > 1 or codec.difference_bits != 1 or codec.rounding is not Rounding.NEAREST_EVEN):
+        raise ValueError(f"Codec must have integers, a bit per difference and rounding to nearest, not {codec!r}")
+    if among and (codec not in among or any(
+            other.mantissa_bits > codec.mantissa_bits
+            or dataclasses.replace(other, mantissa_bits=codec.mantissa_bits) != codec for other in among)):
+        raise ValueError(f"Formats must be as the codec, which is one of them, but for narrower mantissas, not "
+                         f"{among!r}")
+    return among
+
+
+def choice_port(among):
+    """Member of a unit that chooses from formats: the place of the packets' format among them. It must hold while
+    anything is in the unit."""
+    return {"choice": In(range(max(len(among), 2)))} if among else {}

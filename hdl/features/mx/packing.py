@@ -1,0 +1,295 @@
+"""Blocks with a shared exponent to words without gaps, and back."""
+
+import math
+
+from amaranth.hdl import Array, C, Cat, Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.mx.format import WORD, block_layout, check_among, check_codec, choice_port
+from hdl.floating.stages import shift_left
+from hdl.streams.stream import beat_layout
+
+__all__ = ["Packer", "Unpacker", "check_words", "least_words", "positions"]
+
+
+def positions(codec, lanes):
+    """Where beats begin in a word, the bits of each beat, and the most words that a beat completes."""
+    beats = codec.block // lanes
+    sizes = [codec.header_bits * (beat == 0) + lanes * codec.code_bits for beat in range(beats)]
+    place, words, seen = 0, 1, []
+    while not seen or place:
+        for beat, size in enumerate(sizes):
+            seen.append(place)
+            after = place + size
+            words = max(words, -(-after // WORD) if beat == beats - 1 else after // WORD)
+            place = after % WORD
+    return sorted(set(seen)), sizes, words
+
+
+def least_words(codec, lanes):
+    """Words that a beat with the header of its block takes."""
+    return -(-(codec.header_bits + lanes * codec.code_bits) // WORD)
+
+
+def _together(codec, among, lanes):
+    """:func:`positions` of formats to choose from: all places, sizes of first and further beats by format, and the
+    most words."""
+    found = [positions(one, lanes) for one in among or [codec]]
+    return (sorted({place for places, _, _ in found for place in places}),
+            [(sizes[0], sizes[-1]) for _, sizes, _ in found], max(words for _, _, words in found))
+
+
+def _of(given, values):
+    """The value of the chosen format, or of the only one."""
+    return values[0] if len(values) == 1 else Array(values)[given.choice]
+
+
+def check_words(words, least):
+    """Words in a beat: as many as are asked for, at least as many as needed, and these by default."""
+    if words is None:
+        return least
+    if not isinstance(words, int) or words < least:
+        raise ValueError(f"Word count must be an integer of at least {least}, not {words!r}")
+    return words
+
+
+class Packer(wiring.Component):
+    """Join blocks to words.
+
+    One beat is taken per cycle, and the words that it completes are offered :attr:`latency` cycle later, if any; with
+    the last beat of a packet all that is left. ``i.ready`` depends combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    codec : BlockCodec
+    lanes : int
+        Elements in a beat of a block.
+    words : int or None
+        Words in a beat of the output; by default as many as a beat can complete.
+    among : sequence of SharedExponent
+        Formats to choose from, as those of a :class:`~hdl.features.mx.quantizer.Quantizer`.
+
+    Members
+    -------
+    i : In(stream of block_layout(codec, lanes))
+    choice : In, if there is ``among``
+    o : Out(stream of beat_layout(words))
+        At least one word is kept in each beat, but not all of them need be.
+    """
+
+    latency = 1
+
+    def __init__(self, *, codec, lanes, words=None, among=()):
+        check_codec(codec, lanes)
+        layout = block_layout(codec, lanes)
+        self._codec = codec
+        self._lanes = lanes
+        self._among = check_among(codec, among)
+        self._words = check_words(words, _together(codec, self._among, lanes)[-1])
+        super().__init__({"i": In(stream.Signature(layout)), **choice_port(self._among),
+                          "o": Out(stream.Signature(beat_layout(self._words)))})
+
+    @property
+    def words(self):
+        """Words in a beat of the output."""
+        return self._words
+
+    def elaborate(self, platform):
+        m = Module()
+        codec, among = self._codec, self._among
+        places, pairs, most = _together(codec, among, self._lanes)
+        unit = math.gcd(WORD, *places)
+        given = self.i.payload
+        longest, several = max(first for first, _ in pairs), codec.block > self._lanes
+        piece = Signal(longest)
+        body = given.codes.as_value()
+        if among:
+            body = _of(self, [Cat(Cat(code[:other.mantissa_bits], code[-1]) for code in given.codes)
+                              for other in among])
+        header = Cat(given.exponent, *([given.differences] if codec.subsets else []))
+        if several:
+            m.d.comb += piece.eq(Mux(given.first, Cat(header, body), body))
+        else:
+            m.d.comb += piece.eq(Cat(header, body))
+
+        # What is left of the words so far, and how much in units of the positions; zeros above.
+        left = Signal(max(places[-1], 1))
+        count = Signal(range(max(WORD // unit, 2)))
+        moved = Signal(len(left) + len(piece))
+        m.d.comb += moved.eq(shift_left(m, Cat(piece, C(0, len(left))), (count * unit)[:5]) | left
+                             if unit < WORD else piece)
+        total = Signal(range((places[-1] + longest) // unit + 1))
+        first, further = (_of(self, [sizes[which] // unit for sizes in pairs]) for which in (0, 1))
+        m.d.comb += total.eq(count + (Mux(given.first, first, further) if several else first))
+        shift = (WORD // unit).bit_length() - 1
+        whole = Signal(range(max(most, 1) + 1))
+        rest = Signal.like(count)
+        m.d.comb += [whole.eq(total >> shift), rest.eq(total[:shift] if shift else 0)]
+
+        ready = Signal()
+        m.d.comb += [ready.eq(self.o.ready | ~self.o.valid), self.i.ready.eq(ready)]
+        with m.If(self.o.ready):
+            m.d.sync += self.o.valid.eq(0)
+        with m.If(ready & self.i.valid):
+            ends = given.last & (rest != 0)
+            m.d.sync += [
+                self.o.valid.eq((whole != 0) | ends),
+                self.o.payload.last.eq(given.last),
+                count.eq(Mux(given.last, 0, rest)),
+            ]
+            for word in range(most):
+                m.d.sync += [
+                    self.o.payload.elements[word].eq(moved[WORD * word:WORD * (word + 1)]),
+                    self.o.payload.keep[word].eq((whole > word) | (ends & (whole == word))),
+                ]
+            with m.Switch(whole):
+                for number in range(most + 1):
+                    with m.Case(number):
+                        m.d.sync += left.eq(Mux(given.last, 0, moved[WORD * number:WORD * number + len(left)]))
+        return m
+
+
+class Unpacker(wiring.Component):
+    """Cut words into blocks.
+
+    One beat is given per cycle, as long as words come; words are taken when a beat needs bits of them. A beat is
+    offered :attr:`latency` cycle after its last word was accepted. ``i.ready`` depends combinationally on
+    ``o.ready``.
+
+    A packet whose words end inside a block is told by ``error``, with the first beat that lacks bits. That beat and
+    the others of the block come out as NaN, with the exponent that says so, and the next packet is not affected. The
+    bits behind the last block, fewer than 32, are ignored.
+
+    Parameters
+    ----------
+    codec : BlockCodec
+    lanes : int
+        Elements in a beat of a block.
+    words : int or None
+        Words in a beat of the input; by default, and at least, as many as a beat of a block can need.
+    among : sequence of SharedExponent
+        Formats to choose from, as those of a :class:`~hdl.features.mx.quantizer.Quantizer`; in ``o`` narrower
+        magnitudes are in the highest bits, where they are worth the same.
+
+    Members
+    -------
+    choice : In, if there is ``among``
+    i : In(stream of beat_layout(words))
+        ``keep`` must be all ones except in the last beat, as usual.
+    o : Out(stream of block_layout(codec, lanes))
+    error : Out(1)
+        Pulse: a block lacks bits.
+    """
+
+    latency = 1
+
+    def __init__(self, *, codec, lanes, words=None, among=()):
+        check_codec(codec, lanes)
+        layout = block_layout(codec, lanes)
+        self._codec = codec
+        self._lanes = lanes
+        self._among = check_among(codec, among)
+        self._words = check_words(words, least_words(codec, lanes))
+        super().__init__({
+            **choice_port(self._among),
+            "i": In(stream.Signature(beat_layout(self._words))), "o": Out(stream.Signature(layout)), "error": Out(1)})
+
+    @property
+    def words(self):
+        """Words in a beat of the input."""
+        return self._words
+
+    def elaborate(self, platform):
+        m = Module()
+        codec, lanes = self._codec, self._lanes
+        pairs, beats = _together(codec, self._among, lanes)[1], codec.block // lanes
+        row = WORD * self._words
+        unit = math.gcd(WORD, *(size for sizes in pairs for size in sizes))
+        longest = max(first for first, _ in pairs)
+        opening, further = (_of(self, [sizes[which] // unit for sizes in pairs]) for which in (0, 1))
+        given = self.i.payload
+
+        # Of the words that were taken last: how far they are used, and whether they are a packet's last.
+        held = Signal(row, reset_less=True)
+        whole = row // unit
+        place = Signal(range(max(whole, 2)), init=whole - 1)  # less one: what is used up is whole
+        ended = Signal()
+        count = Signal(range(self._words + 1))
+
+        index = Signal(range(max(beats, 2)))
+        first = (index == 0) if beats > 1 else C(1, 1)
+        final = (index == beats - 1) if beats > 1 else C(1, 1)
+        stop = Signal(range(2 * whole + 1))
+        crossing = Signal()
+        taking = Signal()
+        m.d.comb += [
+            stop.eq(place + (Mux(first, opening, further) if beats > 1 else opening) + 1),
+            crossing.eq(stop > whole),
+            taking.eq(crossing & ~ended),
+        ]
+
+        # Where the packet ends, if that is known.
+        fresh = Signal.like(count)
+        known = Signal()
+        behind = Signal(range(2 * self._words + 1))
+        lacking = Signal()
+        finished = Signal()
+        word = WORD // unit
+        m.d.comb += [
+            fresh.eq(sum(given.keep)),
+            known.eq(ended | (taking & given.last)),
+            behind.eq(Mux(ended, count, fresh + self._words)),
+            lacking.eq(known & (stop > behind * word)),
+            finished.eq(final & known & (stop + word > behind * word)),
+        ]
+
+        free = Signal()
+        go = Signal()
+        m.d.comb += [
+            free.eq(self.o.ready | ~self.o.valid),
+            go.eq(free & (~taking | self.i.valid)),
+            self.i.ready.eq(free & taking),
+        ]
+        window = Signal(row - unit + longest)
+        m.d.comb += window.eq(Cat(held[unit:], given.elements))
+        for bit in reversed(range((whole - 1).bit_length())):
+            step = unit << bit
+            remaining = longest + step - unit
+            moved = Signal(min(remaining, len(window)), name=f"moved_{step}")
+            m.d.comb += moved.eq(Mux(place[bit], window[step:], window))
+            window = moved
+        header = window[:codec.header_bits]
+        body = window[codec.header_bits:longest]
+        if beats > 1:
+            body = Mux(first, body, window[:lanes * codec.code_bits])
+        if self._among:
+            body = _of(self, [Cat(
+                Cat(C(0, codec.magnitude_bits - other.magnitude_bits), body.word_select(lane, other.code_bits))
+                for lane in range(lanes)) for other in self._among])
+
+        with m.If(self.o.ready):
+            m.d.sync += self.o.valid.eq(0)
+        m.d.sync += self.error.eq(0)
+        with m.If(go):
+            m.d.sync += [
+                self.o.valid.eq(1),
+                self.o.payload.first.eq(first),
+                self.o.payload.last.eq(finished),
+                self.o.payload.codes.eq(body),
+                place.eq(Mux(finished | lacking, whole - 1, stop - 1 - Mux(taking, whole, 0))),
+                ended.eq(~finished & (known | lacking)),
+            ]
+            if beats > 1:
+                m.d.sync += index.eq(Mux(final, 0, index + 1))
+            with m.If(first):
+                m.d.sync += self.o.payload.exponent.eq(header[:codec.exponent_bits])
+                if codec.subsets:
+                    m.d.sync += self.o.payload.differences.eq(header[codec.exponent_bits:])
+            with m.If(lacking):
+                m.d.sync += [self.o.payload.exponent.eq(codec.nan), self.error.eq(~ended | (count != 0))]
+            with m.If(taking):
+                m.d.sync += [held.eq(given.elements), count.eq(fresh)]
+            with m.If(lacking):
+                m.d.sync += count.eq(0)
+        return m

@@ -1,0 +1,57 @@
+"""Packets of numbers encoded as NVFP4, and decoded, as streams."""
+
+from amaranth.hdl import Module
+
+from hdl.features.mx import coding
+from hdl.features.mx.packing import Packer, Unpacker
+from hdl.features.nvfp4.dequantizer import Dequantizer
+from hdl.features.nvfp4.quantizer import Quantizer, quantizer_latency
+from hdl.streams.stream import connect_stream
+
+__all__ = ["Decoder", "Encoder"]
+
+
+class Encoder(coding.Encoder):
+    """Encode packets of elements: a :class:`Quantizer` and a :class:`~hdl.features.mx.packing.Packer`.
+
+    Parameters, members and throughput are those of :class:`hdl.features.mx.coding.Encoder`, with an
+    :class:`~hdl.features.nvfp4.format.NVFP4` as ``codec``. The first words of a block are offered :attr:`latency`
+    cycles after its last beat was accepted, where its first beat completes a word.
+    """
+
+    @property
+    def latency(self):
+        """Cycles from the acceptance of a block's last beat to the offer of the words of its first."""
+        return quantizer_latency(self._codec, self._lanes) + Packer.latency
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.quantizer = quantizer = Quantizer(codec=self._codec, lanes=self._lanes, format=self._format)
+        m.submodules.packer = packer = Packer(codec=self._codec, lanes=self._lanes, words=self.words)
+        for source, sink in ((self.i, quantizer.i), (quantizer.o, packer.i), (packer.o, self.o)):
+            connect_stream(m, source, sink)
+        return m
+
+
+class Decoder(coding.Decoder):
+    """Decode packets of words: an :class:`~hdl.features.mx.packing.Unpacker` and a :class:`Dequantizer`.
+
+    Parameters, members and throughput are those of :class:`hdl.features.mx.coding.Decoder`, with an
+    :class:`~hdl.features.nvfp4.format.NVFP4` as ``codec``. A beat is offered :attr:`latency` cycles after its last
+    word was accepted.
+    """
+
+    @property
+    def latency(self):
+        """Cycles from the acceptance of the last word of a beat to the offer of its elements."""
+        return Unpacker.latency + Dequantizer.latency
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unpacker = unpacker = Unpacker(codec=self._codec, lanes=self._lanes, words=self.words)
+        m.submodules.dequantizer = dequantizer = Dequantizer(
+            codec=self._codec, lanes=self._lanes, format=self._format)
+        for source, sink in ((self.i, unpacker.i), (unpacker.o, dequantizer.i), (dequantizer.o, self.o)):
+            connect_stream(m, source, sink)
+        m.d.comb += self.error.eq(unpacker.error)
+        return m

@@ -1,0 +1,33 @@
+"""The format nvfp4: docs/compression/nvfp4.md."""
+
+from hdl.compression.codec import FixedCodec
+from hdl.feature import Feature
+from hdl.registry import codes
+
+__all__ = ["FEATURE", "Nvfp4Feature"]
+
+
+class Nvfp4Feature(Feature):
+    """Numbers of a block have one scale, and those of a tensor another."""
+
+    requires = ("mx",)
+
+    def codecs(self):
+        """Codecs of its formats for the ring, by name."""
+        from hdl.features.nvfp4 import coding
+        from hdl.features.nvfp4.format import NVFP4
+
+        format = NVFP4()
+        return {"nvfp4": FixedCodec(code=codes("nvfp4").ring, block=format.block, block_bits=format.block_bits,
+                                    encoder=coding.Encoder, decoder=coding.Decoder, parameters={"codec": format},
+                                    repeatable=False)}
+
+    def operands(self):
+        """Its formats for operands of products, by name."""
+        from hdl.features.block_operands.operands import BlockOperands
+        from hdl.features.nvfp4.format import NVFP4
+
+        return {"nvfp4": BlockOperands(code=codes("nvfp4").operands, codec=NVFP4())}
+
+
+FEATURE = Nvfp4Feature()

@@ -1,0 +1,116 @@
+"""NVFP4 as operands of products in blocks."""
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
+
+from hdl.features.block_operands.block_form import MINIFLOATS, BlockForm, SubsetRounder, rounder_signature
+from hdl.features.mx.format import ONES
+from hdl.features.mx.pipeline import Pipeline
+from hdl.features.nvfp4.element import find_element
+from hdl.features.nvfp4.format import NAN_SCALE
+from hdl.features.nvfp4.scale import KEY, ORIGIN, find_scale, open_scale
+from hdl.floating.format import FP32
+from hdl.floating.stages import register, wait
+
+__all__ = ["ScaledForm", "ScaledRounder"]
+
+
+class ScaledForm(BlockForm):
+    """NVFP4, of elements of E2M1 below a scale of E4M3, which is 8 to 15 times a power of two."""
+
+    @property
+    def kept(self):
+        """Highest bits of the fraction that rounding needs, as in a key of the codec's quantizer."""
+        return 6
+
+    @property
+    def places(self):
+        """Places of the smallest element below one."""
+        return 1
+
+    @property
+    def largest(self):
+        """The largest factor, of 6."""
+        return MINIFLOATS[-1]
+
+    @property
+    def scale(self):
+        """Layout of a block's scale, (8 + ``fraction``) * 2 ** (``exponent`` - 127)."""
+        return data.StructLayout({"exponent": FP32.exponent_bits, "fraction": 3})
+
+    @property
+    def scaled_bits(self):
+        """Bits of a dot product of two blocks times the fractions of their scales, with its sign."""
+        return (self.block * self.largest ** 2 * 15 ** 2).bit_length() + 1
+
+    @property
+    def scaling(self):
+        """Cycles in which a dot product is multiplied by these."""
+        return 1
+
+    @property
+    def lead(self):
+        """Cycles from the largest key of a block to its scale."""
+        return ScaledRounder.lead
+
+    @property
+    def key_bits(self):
+        """Bits of a key."""
+        return KEY.size
+
+    def key(self, opened):
+        """Magnitude of a number as far as it matters; the largest one of a block tells its scale."""
+        lost = FP32.fraction_bits - self.kept
+        return Cat(opened.fraction[:lost].any(), opened.fraction[lost:], opened.exponent)
+
+    def rounder(self):
+        """Make a :class:`ScaledRounder`."""
+        return ScaledRounder(form=self)
+
+
+class ScaledRounder(wiring.Component):
+    """Round the elements of blocks to E2M1 below a scale of E4M3, as integers in units of the smallest of them.
+
+    Scales and elements are found as in the :class:`~hdl.features.nvfp4.quantizer.Quantizer`, three cycles after
+    the largest key came. Members and latency are those of :class:`SubsetRounder`; pairs mean nothing.
+
+    Parameters
+    ----------
+    form : ScaledForm
+    """
+
+    latency = SubsetRounder.latency
+    #: Cycles from a key to its scale.
+    lead = 3
+
+    def __init__(self, *, form):
+        self._form = form
+        super().__init__(rounder_signature(form))
+
+    def elaborate(self, platform):
+        m = Module()
+        pipeline, power = Pipeline(m, C(1, 1)), self._form.codec.power
+        code = find_scale(m, pipeline, data.View(KEY, self.key), power)
+        opened = open_scale(m, code)
+        scale = Signal(self._form.scale, reset_less=True)
+        m.d.comb += self.scale.eq(scale)
+        with m.If(wait(m, "opens", self.opens, self.lead - 1)):
+            m.d.sync += [scale.fraction.eq(opened.fraction), scale.exponent.eq(
+                Mux(code == NAN_SCALE, ONES, opened.field + (ORIGIN - 3 + power)))]
+        # 1 and 2: the place of the element beside its scale, and what it reaches there.
+        given = self.element
+        key = Cat(given.rest, given.fraction, Mux(self.present, given.exponent, 0))
+        magnitude = find_element(m, pipeline, "element", data.View(KEY, key), Cat(scale.fraction, scale.exponent),
+                                 wait(m, "fraction", scale.fraction, 1))
+        # 3: the element.
+        found = register(m, "found", magnitude=magnitude, sign=wait(m, "sign", given.sign, 2))
+        # 4: its integer.
+        integer = Signal(4)
+        with m.Switch(found.magnitude):
+            for element, number in enumerate(MINIFLOATS):
+                with m.Case(element):
+                    m.d.comb += integer.eq(number)
+        factor = Signal.like(self.factor, reset_less=True)
+        m.d.comb += self.factor.eq(factor)
+        m.d.sync += factor.eq(Mux(found.sign, -integer, integer))
+        return m

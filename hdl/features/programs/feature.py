@@ -1,0 +1,96 @@
+"""Programs of commands, in two queues or more: docs/programs.md."""
+
+import dataclasses
+
+from amaranth.lib.wiring import Out
+
+from hdl.feature import Feature
+from hdl.section import Flag, Integer, OneOf, Section, option
+
+__all__ = ["FEATURE", "Programs", "ProgramsFeature"]
+
+#: Commands of the longest program: counts of commands are compared modulo 2^16.
+_MAX_COMMANDS = 1024
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Programs(Section):
+    """Two queues of commands, one that computes and one that communicates, with a program for each.
+
+    With a link that repeats words, and without ``move_queue``, commands can also wait for those of other nodes.
+
+    Parameters
+    ----------
+    depth : int
+        Commands of each program, 1 to 1,024.
+    banks : int
+        Banks of programs: 1, or 2 for a node that gets the programs of a later set while a set runs:
+        docs/control/program_banks.md.
+    versions : bool
+        Whether the updates of regions of weights are counted, and a command refused that would compute with weights
+        of another version than it must.
+    move_queue : bool
+        Whether there is a third queue, which moves activations to a far memory and back.
+    """
+
+    depth: int = option(64, Integer(1, _MAX_COMMANDS))
+    banks: int = option(1, OneOf(1, 2))
+    versions: bool = option(False, Flag())
+    move_queue: bool = option(False, Flag())
+
+    def make_memory(self, queues):
+        """Make the memory of the programs of a number of queues."""
+        from hdl.features.programs.program_memory import ProgramMemory
+
+        return ProgramMemory(queues=queues, depth=self.depth, banks=self.banks)
+
+    def make_versions(self):
+        """Make the counts of updates of regions."""
+        from hdl.features.programs.region_versions import RegionVersions
+
+        return RegionVersions()
+
+    def queue_members(self):
+        """Members of a command queue for banks of programs."""
+        from hdl.features.programs.program_banks import banks_members
+
+        return banks_members() if self.banks > 1 else {}
+
+    def port_members(self):
+        """Members of a host port for banks of programs."""
+        from hdl.features.programs.program_banks import BanksSignature
+
+        return {"banks": Out(BanksSignature())} if self.banks > 1 else {}
+
+    def connect_banks(self, m, queue, memory):
+        """Make the choice of the bank, if there are two, and connect it with queue and memory."""
+        from hdl.features.programs.program_banks import connect_banks
+
+        if self.banks > 1:
+            connect_banks(m, queue, memory)
+
+    def request_states(self, *signals):
+        """Add the states of requests for programs to a host port."""
+        from hdl.features.programs.program_requests import program_states
+
+        program_states(*signals)
+
+
+class ProgramsFeature(Feature):
+    """Commands wait for those of the other queue, and settings are latched for a pass."""
+
+    def lacks(self, config):
+        return () if config.has_banks else ("PROGRAM_BANK", "PROGRAM_SET")
+
+    def engines(self, config):
+        from hdl.features.programs import latched_settings
+
+        return (latched_settings.describe(),)
+
+    def around(self, config):
+        from hdl.features.programs.node import ProgramsNode
+
+        return ProgramsNode(config)
+
+
+FEATURE = ProgramsFeature()

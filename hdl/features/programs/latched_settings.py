@@ -1,0 +1,76 @@
+"""Settings of updates, which LATCH copies during a run, so that all updates of a pass have the same."""
+
+from amaranth.hdl import Module
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.engine import EngineDescription, OperationDescription
+from hdl.control.immediate import ImmediateRunner, counts_layout
+from hdl.control.protocol import Operation, command_layout, event_layout
+from hdl.control.registers import LATCHED, register
+from hdl.control.source import LATCHED_SETTINGS, WEIGHT_VERSION, Setting
+from hdl.features.programs.sources import ProgramState
+from hdl.streams.stream import connect_stream
+
+__all__ = ["LatchedSettings", "describe", "settings_layout"]
+
+
+def settings_layout():
+    """Bits of the registers that are latched, by their names in small letters."""
+    return data.StructLayout({register(name).port: register(name).width for name in LATCHED})
+
+
+class LatchedSettings(wiring.Component):
+    """Keep the settings that updates use, and run LATCH.
+
+    While no program runs, ``latched`` follows ``settings`` one cycle later. While one does, ``latched`` keeps what it
+    has, and a LATCH copies ``settings`` in its only cycle.
+
+    Members
+    -------
+    command : In(stream of command_layout())
+        LATCH.
+    event : Out(stream of event_layout())
+    weight_version : In(32)
+        Version in the event.
+    count : Out(counts_layout())
+    settings : In(settings_layout())
+    running : In(1)
+        A program runs.
+    latched : Out(settings_layout())
+    """
+
+    def __init__(self):
+        super().__init__({
+            "command": In(stream.Signature(command_layout())),
+            "event": Out(stream.Signature(event_layout())),
+            "weight_version": In(32),
+            "count": Out(counts_layout()),
+            "settings": In(settings_layout()),
+            "running": In(1),
+            "latched": Out(settings_layout(), init={
+                register(name).port: register(name).reset for name in LATCHED}),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.runner = runner = ImmediateRunner()
+        connect_stream(m, self.command, runner.command)
+        connect_stream(m, runner.event, self.event)
+        m.d.comb += [runner.weight_version.eq(self.weight_version), self.count.eq(runner.count)]
+        with m.If(~self.running | (self.command.valid & self.command.ready)):
+            m.d.sync += self.latched.eq(self.settings)
+        return m
+
+
+def describe():
+    """Return the unit's :class:`~hdl.control.engine.EngineDescription`."""
+    return EngineDescription(
+        name="latched_settings",
+        priority=7,
+        make=LatchedSettings,
+        operations=(OperationDescription(code=Operation.LATCH, queue=1),),
+        inputs={"weight_version": WEIGHT_VERSION, "running": ProgramState("running"),
+                **{f"settings.{name}": Setting(name) for name in settings_layout().members}},
+        outputs={LATCHED_SETTINGS: "latched"},
+    )

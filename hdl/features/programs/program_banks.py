@@ -1,0 +1,169 @@
+"""Banks of programs: the one that runs, the one that is loaded meanwhile, and the edits that make them change."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.checksum import crc_after
+from hdl.control.program_layouts import bank_state_layout, begins_bank, program_header_layout, program_word_layout
+from hdl.control.protocol import Status
+from hdl.control.sequencer import run_layout
+
+__all__ = ["BanksSignature", "ProgramBanks", "bank_layout", "banks_members", "connect_banks", "edit_layout",
+           "set_layout"]
+
+
+def edit_layout():
+    """The two words of an edit: its ``number``, the ``set`` from which on its program holds, and the ``digest`` of
+    that program, a CRC-32 of all words that were loaded into the idle bank."""
+    return data.StructLayout({"number": 16, "set": 16, "digest": 32})
+
+
+def bank_layout():
+    """Bank that runs, whether an edit waits for its set, and the number of the edit that is in force."""
+    return data.StructLayout({"bank": 1, "pending": 1, "reserved": 14, "number": 16})
+
+
+def set_layout():
+    """Set that runs, or has run last, and the number of the latest edit that was accepted."""
+    return data.StructLayout({"set": 16, "latest": 16})
+
+
+class BanksSignature(wiring.Signature):
+    """Questions of the host port about edits and runs, seen from the host port.
+
+    Members
+    -------
+    edit : Out(edit_layout())
+    ask : Out(1)
+        High in the one cycle in which an edit is judged.
+    verdict : In(Status)
+        In the same cycle; with OK the edit is accepted.
+    run : Out(run_layout())
+        Run that is to begin; it holds until it has.
+    loaded : In(1)
+        The bank that ``run`` takes has the program that it names.
+    turn : Out(1)
+        The run will begin in the next cycle: banks change now, if they do.
+    """
+
+    def __init__(self):
+        super().__init__({
+            "edit": Out(edit_layout()), "ask": Out(1), "verdict": In(Status),
+            "run": Out(run_layout()), "loaded": In(1), "turn": Out(1),
+        })
+
+
+class ProgramBanks(wiring.Component):
+    """Choose the bank that runs, and judge edits.
+
+    The set of a run is its ``first``, the number of passes before it, and each pass is a set. An edit is accepted
+    that is newer than the latest one, is for the set behind the latest run, and has the digest of the idle bank,
+    which is not empty. It waits until a run begins with its set. In that cycle banks change, for all queues: inside a
+    run they never do. A run that begins with another set leaves the edit waiting, and takes the bank as it is. A
+    header for the idle bank takes back an edit that waits, whose number is used up.
+
+    The digest begins anew with a header of queue 0 and slot 0 for the idle bank, and goes on with all words of loads
+    for that, headers included. It equals zlib's CRC-32 of them. After a change of banks there is none.
+
+    ``verdict`` and ``loaded`` depend combinationally on ``host.edit`` and on ``host.run``; ``bank`` is a register.
+
+    Members
+    -------
+    host : In(BanksSignature())
+    load : In(1)
+        In this cycle ``word`` is loaded.
+    word : In(program_word_layout())
+    current, idle : In(bank_state_layout())
+    bank : Out(1)
+    status : Out(bank_layout())
+    sets : Out(set_layout())
+    """
+
+    host: In(BanksSignature())
+    load: In(1)
+    word: In(program_word_layout())
+    current: In(bank_state_layout())
+    idle: In(bank_state_layout())
+    bank: Out(1)
+    status: Out(bank_layout())
+    sets: Out(set_layout())
+
+    def elaborate(self, platform):
+        m = Module()
+        edit, run = self.host.edit, self.host.run
+        header = Signal(program_header_layout(banks=2))
+        begins = Signal()  # the program of the idle bank
+        mine = Signal()  # words are for the idle bank
+        counted = Signal()
+        known = Signal()  # there is a digest
+        digest = Signal(32)  # complement of the register
+        following = Signal(16)  # set behind the latest run
+        due = Signal(16)  # set of the edit that waits
+        turns = Signal()
+        found = Signal(bank_state_layout())  # state of the bank that the run takes
+
+        m.d.comb += [
+            header.eq(self.word.data),
+            begins.eq(begins_bank(header)),
+            counted.eq(self.load & Mux(self.word.first, header.idle, mine)),
+            self.status.bank.eq(self.bank),
+            turns.eq(self.status.pending & (run.first == due)),
+            found.eq(Mux(turns, self.idle.as_value(), self.current.as_value())),
+            self.host.loaded.eq(found.loaded & (found.model == run.model)),
+        ]
+        with m.If(counted):
+            before = Mux(self.word.first & begins, 0, digest)
+            m.d.sync += digest.eq(~crc_after(~before ^ self.word.data))
+        with m.If(self.load & self.word.first):
+            m.d.sync += mine.eq(header.idle)
+            with m.If(header.idle):
+                m.d.sync += self.status.pending.eq(0)
+                with m.If(begins):
+                    m.d.sync += known.eq(1)
+
+        with m.If(edit.number <= self.sets.latest):
+            m.d.comb += self.host.verdict.eq(Status.OLD_EDIT)
+        with m.Elif(edit.set != following):
+            m.d.comb += self.host.verdict.eq(Status.WRONG_SET)
+        with m.Elif(~known | ~self.idle.loaded | (edit.digest != digest)):
+            m.d.comb += self.host.verdict.eq(Status.WRONG_PROGRAM)
+        with m.Elif(self.host.ask):
+            m.d.sync += [self.status.pending.eq(1), due.eq(edit.set), self.sets.latest.eq(edit.number)]
+
+        with m.If(self.host.turn):
+            m.d.sync += [self.sets.set.eq(run.first), following.eq(run.first + run.passes)]
+            with m.If(turns):
+                m.d.sync += [
+                    self.bank.eq(~self.bank), self.status.pending.eq(0), self.status.number.eq(self.sets.latest),
+                    known.eq(0),
+                ]
+        return m
+
+
+def banks_members():
+    """Members of a command queue with two banks of programs.
+
+    banks : In(BanksSignature())
+        No ``turn`` while a run is on.
+    program_bank : Out(bank_layout())
+    program_set : Out(set_layout())
+    """
+    return {"banks": In(BanksSignature()), "program_bank": Out(bank_layout()), "program_set": Out(set_layout())}
+
+
+def connect_banks(m, queue, programs):
+    """Make the choice of the bank of a command queue that has :func:`banks_members`, and join it with the memory of
+    programs."""
+    m.submodules.banks = banks = ProgramBanks()
+    wiring.connect(m, port=wiring.flipped(queue.banks), banks=banks.host)
+    m.d.comb += [
+        banks.load.eq(queue.program.valid),
+        banks.word.eq(queue.program.payload),
+        banks.current.model.eq(programs.model),
+        banks.current.loaded.eq(programs.lengths.as_value().any()),
+        banks.idle.eq(programs.idle),
+        programs.bank.eq(banks.bank),
+        queue.program_bank.eq(banks.status),
+        queue.program_set.eq(banks.sets),
+    ]

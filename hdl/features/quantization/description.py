@@ -1,0 +1,25 @@
+"""Description of the inference engine: INFER."""
+
+from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
+from hdl.control.protocol import Operation
+from hdl.control.source import WEIGHT_VERSION, Setting
+from hdl.features.quantization.engine import InferenceEngine
+
+__all__ = ["describe"]
+
+
+def describe(config):
+    """Return the engine's :class:`~hdl.control.engine.EngineDescription`.
+
+    INFER has its list of layers at ``weight_base``; its length counts samples.
+    """
+    return EngineDescription(
+        name="inference",
+        priority=3,
+        make=lambda: InferenceEngine(config=config),
+        operations=(OperationDescription(code=Operation.INFER, queue=0, extents=(
+            Extent(base="weight_base", memory="weights", reach=Reach.START),)),),
+        reads={"gradients": ("gradient_read",), "weights": ("weight_read",)},
+        writes={"gradients": ("gradient_write",)},
+        inputs={"link_reset": Setting("link_reset"), "weight_version": WEIGHT_VERSION},
+    )

@@ -1,0 +1,24 @@
+"""Integer layers of a quantised model: docs/quantization/engine.md."""
+
+import dataclasses
+
+from hdl.feature import Feature
+from hdl.section import Section
+
+__all__ = ["FEATURE", "Quantization", "QuantizationFeature"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quantization(Section):
+    """The operation INFER, which runs the integer layers of a quantised model: docs/quantization/engine.md."""
+
+
+class QuantizationFeature(Feature):
+    """A node has the operation INFER."""
+
+    def engines(self, config):
+        from hdl.features.quantization import description
+        return (description.describe(config),)
+
+
+FEATURE = QuantizationFeature()

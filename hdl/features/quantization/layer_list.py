@@ -1,0 +1,41 @@
+"""List of layers of INFER: the layouts in memory of a layer and of its outputs' parameters."""
+
+from amaranth.hdl import signed
+from amaranth.lib import data
+
+from hdl.features.quantization.arithmetic import ACCUMULATOR_BITS, MULTIPLIER_BITS, OFFSET_BITS, SHIFT_BITS
+
+__all__ = ["LAYER_WORDS", "OUTPUT_WORDS", "layer_layout", "output_parameter_layout"]
+
+LAYER_WORDS = 8
+"""Words of a layer in the weight memory (:func:`layer_layout`)."""
+
+OUTPUT_WORDS = 2
+"""Words of the parameters of an output in the gradient memory (:func:`output_parameter_layout`)."""
+
+
+def layer_layout():
+    """Layout of a layer of INFER, in eight words: its shape, and the addresses of its parts.
+
+    Addresses count elements, and each is the first one of a memory row: ``codes`` in the weight memory, the others in
+    the gradient memory. Codes have 8 bits if ``wide``, else 4; with ``subtract`` weights are Z - Q in place of Z + Q,
+    with ``signed`` inputs are int8, with ``relu`` outputs are uint8 in place of int8, with ``raw`` they are sums of
+    32 bits. ``final`` is on the last layer of a list.
+    """
+    return data.StructLayout({
+        "wide": 1, "subtract": 1, "signed": 1, "relu": 1, "raw": 1, "final": 1, "reserved": 10, "outputs": 16,
+        "inputs": 16, "reserved_inputs": 16,
+        "codes": 32,
+        "source": 32,
+        "parameters": 32,
+        "target": 32,
+        "reserved_end": 64,
+    })
+
+
+def output_parameter_layout():
+    """Layout of an output's parameters, in two words: its bias, multiplier, shift and offset."""
+    return data.StructLayout({
+        "bias": signed(ACCUMULATOR_BITS),
+        "multiplier": MULTIPLIER_BITS, "shift": SHIFT_BITS, "offset": signed(OFFSET_BITS), "reserved": 1,
+    })

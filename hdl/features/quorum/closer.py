@@ -1,0 +1,159 @@
+"""The decision of rank 0 on rounds: which gradients are in time, which are late, and when a round is closed."""
+
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.quorum.layouts import INDEX_BITS, ONE, SLOTS, closing_layout, heard_layout, judge, weights_layout
+
+__all__ = ["NODES", "RoundCloser"]
+
+#: Nodes that a round can have.
+NODES = 16
+
+
+class RoundCloser(wiring.Component):
+    """Close the round that its node waits for, once there are enough gradients in time, or at a deadline.
+
+    The unit knows the gradients of all nodes, by node and slot. While its node ``waits`` for a round it looks at one
+    of them per cycle, which makes a lap of :attr:`lap` cycles. At the end of a lap the round is closed if ``quorum``
+    of those that the lap has seen are in time, or if ``deadline`` cycles have passed since the end of a lap that saw
+    the first. In the next lap those that the round has, and those that are too late for any round, are forgotten;
+    then the round is offered at ``close``. A gradient that is heard takes a cycle of a lap, and comes too late for
+    the round if its place in the lap is over.
+
+    Of a node, one gradient may be in time, and one late: the oldest one with a weight. The index is the sum of the
+    weights in sixteenths, modulo 512.
+
+    A gradient is heard in every cycle but for those of a reset and :attr:`lap` behind it. ``close`` is registers.
+
+    Members
+    -------
+    heard : In(stream of heard_layout())
+    waits : In(1)
+        The node waits for a round to be closed. It falls when the node knows of that.
+    tag : In(16)
+        The round; holds with ``waits``.
+    quorum : In(5)
+        Gradients in time; 0 is as 1.
+    deadline : In(32)
+        0 for none.
+    weights : In(weights_layout())
+    close : Out(stream of closing_layout())
+    reset : In(1)
+        Level: forget everything.
+    """
+
+    lap = SLOTS * NODES
+
+    heard: In(stream.Signature(heard_layout()))
+    waits: In(1)
+    tag: In(16)
+    quorum: In(5)
+    deadline: In(32)
+    weights: In(weights_layout())
+    close: Out(stream.Signature(closing_layout()))
+    reset: In(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        row = data.StructLayout({"tag": 16, "present": 1})
+        m.submodules.table = table = Memory(shape=row, depth=self.lap, init=[])
+        read, write = table.read_port(domain="comb"), table.write_port()
+        place = Signal(range(self.lap))  # slot in the lowest bit, node above
+        steps, final, second = Signal(), Signal(), place[0]
+        forgets, clears = Signal(), Signal(init=1)
+        fresh, weight, stale, age = judge(m, "row", tag=self.tag, present=read.data.present, of=read.data.tag,
+                                          weights=self.weights)
+        m.d.comb += [
+            read.addr.eq(place),
+            final.eq(place == self.lap - 1),
+            self.heard.ready.eq(~clears),
+            write.addr.eq(Mux(self.heard.valid & ~clears, Cat(self.heard.payload.slot, self.heard.payload.source),
+                              place)),
+            write.data.present.eq(~clears & self.heard.valid),
+            write.data.tag.eq(self.heard.payload.tag),
+        ]
+
+        # What the lap has seen. The first slot of a node waits for the second; masks turn by a node.
+        before = Signal(data.StructLayout({"fresh": 1, "weight": 5, "age": 4}))
+        on_time, late, chosen = Signal(NODES), Signal(NODES), Signal(NODES)
+        total, count = Signal(INDEX_BITS), Signal(5)
+        in_time, has_late, takes_second = Signal(), Signal(), Signal()
+        m.d.comb += [
+            in_time.eq(before.fresh | fresh),
+            takes_second.eq((weight != 0) & ((before.weight == 0) | (age > before.age))),
+            has_late.eq((weight != 0) | (before.weight != 0)),
+        ]
+        left = Signal(32)
+        begun, expired = Signal(), Signal()
+        counted, enough = Signal(5), Signal()
+        m.d.comb += [
+            counted.eq(count + in_time),
+            enough.eq((counted != 0) & (counted >= self.quorum)),
+            expired.eq(begun & (left == 0)),
+        ]
+        with m.If(begun & (left != 0)):
+            m.d.sync += left.eq(left - 1)
+        with m.If(steps):
+            m.d.sync += place.eq(place + 1)
+
+        with m.FSM():
+            with m.State("Clear"):
+                m.d.comb += [steps.eq(1), write.en.eq(1)]
+                with m.If(final):
+                    m.d.sync += clears.eq(0)
+                    m.next = "Look"
+
+            with m.State("Look"):
+                m.d.comb += [steps.eq(~self.heard.valid & self.waits), write.en.eq(self.heard.valid)]
+                with m.If(steps & ~second):
+                    m.d.sync += [before.fresh.eq(fresh), before.weight.eq(weight), before.age.eq(age)]
+                with m.If(steps & second):
+                    m.d.sync += [
+                        on_time.eq(Cat(on_time[1:], in_time)),
+                        late.eq(Cat(late[1:], has_late)),
+                        chosen.eq(Cat(chosen[1:], takes_second)),
+                        count.eq(counted),
+                        total.eq(total + Mux(in_time, ONE, 0) + Mux(takes_second, weight, before.weight)),
+                    ]
+                    with m.If(final):
+                        with m.If(enough | expired):
+                            m.next = "Forget"
+                        with m.Else():
+                            m.d.sync += [count.eq(0), total.eq(0)]
+                            with m.If(~begun & (counted != 0) & (self.deadline != 0)):
+                                m.d.sync += [begun.eq(1), left.eq(self.deadline)]
+                with m.If(~self.waits):
+                    m.d.sync += [place.eq(0), count.eq(0), total.eq(0), begun.eq(0)]
+
+            with m.State("Forget"):
+                m.d.comb += [
+                    steps.eq(~self.heard.valid),
+                    forgets.eq((fresh & on_time[0]) | stale | (late[0] & (weight != 0) & (chosen[0] == second))),
+                    write.en.eq(self.heard.valid | forgets),
+                ]
+                with m.If(steps & second):
+                    m.d.sync += [
+                        on_time.eq(Cat(on_time[1:], on_time[0])), late.eq(Cat(late[1:], late[0])),
+                        chosen.eq(Cat(chosen[1:], chosen[0])),
+                    ]
+                    with m.If(final):
+                        m.d.sync += self.close.valid.eq(1)
+                        m.next = "Close"
+
+            with m.State("Close"):
+                m.d.comb += write.en.eq(self.heard.valid)
+                with m.If(self.close.ready):
+                    m.d.sync += self.close.valid.eq(0)
+                with m.If(~self.waits & ~self.close.valid):
+                    m.d.sync += [count.eq(0), total.eq(0), begun.eq(0)]
+                    m.next = "Look"
+        m.d.comb += [
+            self.close.payload.tag.eq(self.tag),
+            self.close.payload.on_time.eq(on_time),
+            self.close.payload.late.eq(late),
+            self.close.payload.index.eq(total),
+        ]
+        return ResetInserter(self.reset)(m)

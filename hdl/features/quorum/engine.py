@@ -1,0 +1,134 @@
+"""Rounds of gradients on a node: gates of both queues, its gradients, the decision of rank 0, and FOLD."""
+
+from amaranth.hdl import Cat, Module, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.engine import gate_signature
+from hdl.control.protocol import command_layout, event_layout
+from hdl.features.quorum import layouts
+from hdl.features.quorum.closer import RoundCloser
+from hdl.features.quorum.fold import Fold
+from hdl.features.quorum.gate import ComputeGate, UpdateGate
+from hdl.features.quorum.keeper import RoundKeeper
+from hdl.memory import read_signature, write_signature
+from hdl.memory_map import SCALE_WORDS
+from hdl.streams.stream import connect_stream
+
+__all__ = ["RoundEngine"]
+
+
+class RoundEngine(wiring.Component):
+    """Run FOLD, and hold commands with ``round`` until they may go.
+
+    Joins :class:`~hdl.features.quorum.keeper.RoundKeeper`, :class:`~hdl.features.quorum.closer.RoundCloser`,
+    :class:`~hdl.features.quorum.fold.Fold`, :class:`~hdl.features.quorum.gate.ComputeGate` and
+    :class:`~hdl.features.quorum.gate.UpdateGate`; each says what it does. docs/ring/rounds.md has the rules.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Configuration with ``rounds``.
+
+    Members
+    -------
+    command : In(stream of command_layout())
+        FOLD; checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
+    event : Out(stream of event_layout())
+    compute_gate, update_gate : Out(gate_signature())
+        Gates of the first queue and of the second.
+    words : Out(rounds_signature())
+        To control words.
+    link_reset : In(1)
+    stopped : In(1)
+        The last run was ended by a command that was not OK.
+    timeout, stride, deadline, weight_version : In(32)
+    quorum : In(5)
+    late_weights_0 to late_weights_2 : In(25)
+    resumed : In(resumed_layout())
+    gradient_scale : In(32)
+        Scale of updates that have no round.
+    scale : Out(32)
+        Scale of the update on offer.
+    slot_0, slot_1 : Out(slot_layout())
+    count : Out(struct)
+    gradient_read, gradient_write, scale_read : memory ports
+    """
+
+    def __init__(self, *, config):
+        if not config.has_quorum:
+            raise ValueError(f"Node must have rounds, not {config!r}")
+        self._config = config
+        rows, lanes = config.memories.gradient // config.lanes, config.lanes
+        settings = ("timeout", "stride", "deadline", "weight_version", "gradient_scale")
+        super().__init__({
+            "command": In(stream.Signature(command_layout())),
+            "event": Out(stream.Signature(event_layout())),
+            "compute_gate": Out(gate_signature()),
+            "update_gate": Out(gate_signature()),
+            "words": Out(layouts.rounds_signature()),
+            "link_reset": In(1),
+            "stopped": In(1),
+            **{name: In(32) for name in settings},
+            "quorum": In(5),
+            **{f"late_weights_{n}": In(25) for n in range(3)},
+            "resumed": In(layouts.resumed_layout()),
+            "scale": Out(32),
+            **{f"slot_{n}": Out(layouts.slot_layout()) for n in range(layouts.SLOTS)},
+            "count": Out(data.StructLayout({**layouts.counts_layout().members, "command_cycles": 1,
+                                            "stall_memory": 1})),
+            "gradient_read": Out(read_signature(rows, lanes)),
+            "gradient_write": Out(write_signature(rows, lanes)),
+            "scale_read": Out(read_signature(SCALE_WORDS // lanes, lanes)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config, words = self._config, self.words
+        m.submodules.keeper = keeper = RoundKeeper()
+        m.submodules.closer = closer = RoundCloser()
+        m.submodules.fold = fold = Fold(config=config)
+        m.submodules.compute = compute = ComputeGate(elements=config.memories.gradient)
+        m.submodules.update = update = UpdateGate(elements=config.memories.gradient, lanes=config.lanes)
+        connect_stream(m, self.command, fold.command)
+        connect_stream(m, fold.event, self.event)
+        wiring.connect(m, node=wiring.flipped(self.compute_gate), gate=compute.gate)
+        wiring.connect(m, node=wiring.flipped(self.update_gate), gate=update.gate)
+        wiring.connect(m, fold=fold.gradient_read, memory=wiring.flipped(self.gradient_read))
+        wiring.connect(m, fold=fold.gradient_write, memory=wiring.flipped(self.gradient_write))
+        wiring.connect(m, update=update.scale_read, memory=wiring.flipped(self.scale_read))
+        connect_stream(m, keeper.ready, words.ready)
+        connect_stream(m, words.heard, closer.heard)
+        connect_stream(m, closer.close, words.close)
+
+        weights = Signal(layouts.weights_layout())
+        read, write = self.gradient_read, self.gradient_write
+        m.d.comb += [
+            weights.eq(Cat(getattr(self, f"late_weights_{n}") for n in range(3))),
+            keeper.weights.eq(weights), closer.weights.eq(weights),
+            keeper.rank.eq(words.place.rank), keeper.closed.eq(words.closed), keeper.closing.eq(words.closing),
+            keeper.resumed.eq(self.resumed), keeper.reset.eq(self.link_reset),
+            *(getattr(self, f"slot_{n}").eq(keeper.slots[n]) for n in range(layouts.SLOTS)),
+
+            compute.stride.eq(self.stride), compute.stopped.eq(self.stopped | self.link_reset),
+            keeper.tag.eq(compute.tag), compute.over.eq(keeper.over), compute.room.eq(keeper.room),
+            compute.slot.eq(keeper.slot), keeper.begun.eq(compute.begun), keeper.into.eq(compute.into),
+            keeper.ended.eq(compute.ended),
+            keeper.good.eq(compute.good),
+
+            closer.waits.eq(fold.waits & (words.place.rank == 0)), closer.tag.eq(fold.tag),
+            closer.quorum.eq(self.quorum), closer.deadline.eq(self.deadline), closer.reset.eq(self.link_reset),
+
+            fold.link_reset.eq(self.link_reset), fold.alive.eq(words.alive), fold.timeout.eq(self.timeout),
+            fold.stride.eq(self.stride), fold.weight_version.eq(self.weight_version),
+            keeper.asked.eq(fold.tag), fold.known.eq(keeper.known), keeper.taken.eq(fold.taken),
+            fold.work.eq(keeper.work),
+
+            update.stride.eq(self.stride), update.work.eq(keeper.work), update.given.eq(self.gradient_scale),
+            self.scale.eq(update.scale), keeper.finished.eq(update.finished),
+
+            *(self.count[name].eq(keeper.count[name]) for name in layouts.counts_layout().members),
+            self.count.command_cycles.eq(fold.busy),
+            self.count.stall_memory.eq((read.valid & ~read.ready) | (write.valid & ~write.ready)),
+        ]
+        return m

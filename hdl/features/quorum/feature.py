@@ -1,0 +1,61 @@
+"""Updates of a quorum, which do not wait for all nodes: docs/ring/rounds.md."""
+
+from hdl.compression.registry import GRADIENT_CODECS, RAW, ZERO_VALUE
+from hdl.config.coupling import Coupling
+from hdl.feature import Feature
+from hdl.features.replay.feature import two_queues
+from hdl.ring.topology import SMALL_RING
+
+__all__ = ["FEATURE", "QuorumFeature"]
+
+def _has_quorum(stub):
+    return stub is not None and stub.quorum
+
+
+class QuorumFeature(Feature):
+    """A node has the operation FOLD, and gates before COMPUTE and FUSED_UPDATE."""
+
+    requires = ("replay", "programs", "compute_stub")
+    couplings = (
+        Coupling(sections=("role", "stub"), clash=lambda role, stub: role.root_reduce and _has_quorum(stub),
+                 rule="role RootReduce goes without stub.quorum", reason="a quorum's blocks have an owner each",
+                 advice="leave the role or quorum out"),
+        Coupling(sections=("stub", "programs"),
+                 clash=lambda stub, programs: _has_quorum(stub) and not two_queues(programs),
+                 rule="stub.quorum needs programs without move_queue", reason="control words are of two queues",
+                 advice="add programs=Programs(), or leave move_queue or quorum out"),
+        Coupling(sections=("stub", "link"), clash=lambda stub, link: _has_quorum(stub) and not link.replay,
+                 rule="stub.quorum needs link Replay or Slots", reason="nodes find the quorum by control words",
+                 advice="add link=Replay() or leave quorum out"),
+        Coupling(sections=("stub", "link"),
+                 clash=lambda stub, link: _has_quorum(stub) and (link.jobs > 1 or link.messages),
+                 rule="stub.quorum goes without link JobSlots and without link.messages",
+                 reason="words of a quorum would take the cycles of jobs or messages",
+                 advice="leave quorum or messages out, or take link Slots"),
+        Coupling(sections=("stub", "gradients"),
+                 clash=lambda stub, gradients: _has_quorum(stub) and not GRADIENT_CODECS[gradients].exact,
+                 rule=f"stub.quorum needs gradients {RAW} or {ZERO_VALUE}",
+                 reason="a residual would be added to the zeros of an absent node",
+                 advice="leave gradients or quorum out"),
+        Coupling(sections=("stub", "topology"),
+                 clash=lambda stub, topology: _has_quorum(stub) and topology.max_nodes > SMALL_RING,
+                 rule=f"stub.quorum needs topology.max_nodes of {SMALL_RING} or fewer",
+                 reason="ranks in control words have 4 bits", advice="lower max_nodes or leave quorum out"),
+    )
+
+    def engines(self, config):
+        from hdl.features.quorum import description
+        return (description.describe(config),)
+
+    def control_units(self, config):
+        from hdl.features.quorum.collective import round_relay
+
+        return (round_relay(),)
+
+    def collective(self, config):
+        from hdl.features.quorum.collective import QuorumExtension
+
+        return QuorumExtension(config)
+
+
+FEATURE = QuorumFeature()

@@ -1,0 +1,141 @@
+"""Dispatch of control words: from the link to the unit that knows their type, and from all units to the link."""
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.replay.control_word import (
+    SINGLE,
+    SINGLE_IN_SLOTS,
+    ControlType,
+    control_layout,
+    mark,
+    marked,
+    message_layout,
+)
+
+__all__ = ["ControlHub"]
+
+
+class ControlHub(wiring.Component):
+    """Hand each message to the unit that takes its type, and send those of all units.
+
+    The first word of a message says how many others follow it, which go the same way. A message that no unit takes is
+    skipped, with all its words; so is, alone, a word whose zeros are not zero, since it was damaged.
+
+    Of several units that have a message, the one that stands first in the list goes first, and a message goes as a
+    whole. A word passes to a unit without a register, and to ``o`` in :attr:`latency` cycle, of which ``o`` is the
+    register; throughput is one word per cycle in each direction. ``i.ready`` depends combinationally on ``i`` and on
+    the unit's ``ready``, and ``give.ready`` on ``o.ready`` and ``give.valid``.
+
+    With tenants the first word of each message on a link has the mark of the tenant that the node executes
+    (:func:`~hdl.features.replay.control_word.mark`), which units do not see. A message of another tenant is skipped,
+    with all its words. The tenant changes only while ``reset_link`` is held.
+
+    Parameters
+    ----------
+    takes : sequence of sequence of ControlType
+        Types that each unit takes; none of them is another's.
+    tenants : bool
+        Whether messages have marks of tenants.
+
+    Members
+    -------
+    i : In(stream of unsigned(32))
+        Control words of the link from the predecessor.
+    o : Out(stream of unsigned(32))
+        Control words for the link to the successor.
+    take : Out(array of streams of message_layout())
+        Words for each unit.
+    give : In(array of streams of message_layout())
+        Words of each unit.
+    reset_link : In(1)
+        Level: the next word at ``i``, and at each unit, is the first of a message.
+    tenant : In(2), with ``tenants``
+    """
+
+    latency = 1
+
+    def __init__(self, *, takes, tenants=False):
+        takes = [tuple(types) for types in takes]
+        every = [type for types in takes for type in types]
+        if not every or len(set(every)) != len(every) or any(not isinstance(type, ControlType) for type in every):
+            raise ValueError(f"Types must be of {ControlType.__name__}, one at least, and each of one unit, not "
+                             f"{takes!r}")
+        self._takes = takes
+        self._tenants = tenants
+        message = stream.Signature(message_layout())
+        super().__init__({
+            "i": In(stream.Signature(unsigned(32))),
+            "o": Out(stream.Signature(unsigned(32))),
+            "take": Out(message).array(len(takes)),
+            "give": In(message).array(len(takes)),
+            "reset_link": In(1),
+            **({"tenant": In(2)} if tenants else {}),
+        })
+
+    @property
+    def takes(self):
+        """Types that each unit takes."""
+        return list(self._takes)
+
+    def elaborate(self, platform):
+        m = Module()
+        units = range(len(self._takes))
+
+        # From the link. Types are compared in the first word, and its unit is kept for the others.
+        left = Signal(control_layout()["words"].shape)  # words of this message that follow
+        given = self.i.payload
+        if self._tenants:  # what units get, and give, has no mark
+            given = Mux(left == 0, marked(self.i.payload, self.tenant, own=True), self.i.payload)
+        word = data.View(control_layout(), given)
+        kept, chosen = Signal(len(self._takes)), Signal(len(self._takes))
+        first, whole = Signal(), Signal()
+        ours = mark(self.i.payload) == self.tenant if self._tenants else whole  # what has a mark is whole
+        follow = Signal.like(word.words)
+        singles = SINGLE_IN_SLOTS if any(ControlType.RECORD in types for types in self._takes) else SINGLE
+        single = Cat(word.type == type for type in singles).any()
+        mine = Cat(Cat(word.type == type for type in types).any() for types in self._takes)
+        m.d.comb += [
+            first.eq(left == 0),
+            whole.eq(single | (word.reserved == 0)),
+            follow.eq(Mux(~first, left - 1, Mux(single | ~whole, 0, word.words))),
+            chosen.eq(Mux(first, Mux(ours, mine, 0), kept)),
+            self.i.ready.eq(Cat(self.take[n].ready | ~chosen[n] for n in units).all()),
+        ]
+        for n in units:
+            m.d.comb += [
+                self.take[n].valid.eq(self.i.valid & chosen[n]),
+                self.take[n].payload.data.eq(given),
+                self.take[n].payload.first.eq(first),
+                self.take[n].payload.last.eq(follow == 0),
+            ]
+        with m.If(self.i.valid & self.i.ready):
+            m.d.sync += [left.eq(follow), kept.eq(chosen)]
+
+        # To the link.
+        within = Signal()  # a message has begun
+        holder = Signal(len(self._takes))
+        offers = Cat(self.give[n].valid for n in units)
+        ahead = Const(0, 1)
+        turns = []
+        for n in units:
+            turns.append(offers[n] & ~ahead)
+            ahead = ahead | offers[n]
+        sender = Signal(len(self._takes))
+        m.d.comb += sender.eq(Mux(within, holder, Cat(*turns)))
+        with m.If(self.o.ready | ~self.o.valid):
+            m.d.sync += self.o.valid.eq((sender & offers).any())
+            for n in units:
+                m.d.comb += self.give[n].ready.eq(sender[n])
+                told = self.give[n].payload.data
+                if self._tenants:
+                    told = Mux(self.give[n].payload.first, marked(told, self.tenant, own=False), told)
+                with m.If(sender[n] & offers[n]):
+                    m.d.sync += [
+                        self.o.payload.eq(told),
+                        within.eq(~self.give[n].payload.last), holder.eq(sender),
+                    ]
+        with m.If(self.reset_link):
+            m.d.sync += [left.eq(0), within.eq(0), self.o.valid.eq(0)]
+        return m

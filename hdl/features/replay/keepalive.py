@@ -1,0 +1,73 @@
+"""KEEPALIVEs: a node that computes tells all others that it will come."""
+
+from amaranth.hdl import Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.sequencer import place_layout
+from hdl.features.replay.control_word import ControlType, keepalive_layout
+
+__all__ = ["KeepAlive"]
+
+
+class KeepAlive(wiring.Component):
+    """Send a KEEPALIVE for every :attr:`period` cycles of work, and hand on those of others.
+
+    It goes once round the ring and back to its node, which so learns that no link is broken. It says how many nodes
+    it is still handed on to, so it ends whatever a ring looks like. Of several that wait to be sent, the one that
+    goes furthest is: it tells those nodes too that the others would, so there is always room.
+
+    A KEEPALIVE is offered at ``o`` :attr:`latency` cycles after it has come at ``i``. ``o`` is registers, ``i`` is
+    always ready, and ``alive`` depends combinationally on ``i``. Words that are no KEEPALIVEs are taken and dropped.
+
+    Members
+    -------
+    i : In(stream of unsigned(32))
+        Control words of the predecessor.
+    o : Out(stream of unsigned(32))
+        Control words to the successor.
+    at_work : In(1)
+        The node does something that ends by itself and that others may wait for.
+    place : In(place_layout())
+        A node that is alone or has no place sends none of its own.
+    alive : Out(1)
+        Pulse: some node is at work, this one or another, and all links from there are whole.
+    """
+
+    period = 1024
+    latency = 2
+
+    i: In(stream.Signature(unsigned(32)))
+    o: Out(stream.Signature(unsigned(32)))
+    at_work: In(1)
+    place: In(place_layout())
+    alive: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        count = Signal(range(self.period))
+        came, leaves = data.View(keepalive_layout(), self.i.payload), Signal(keepalive_layout())
+        due = Signal()  # one is to be sent
+        hops = Signal.like(came.hops)
+        handed_on, own, free = Signal(), Signal(), Signal()
+        m.d.comb += [
+            self.i.ready.eq(1),
+            self.alive.eq(self.i.valid & (came.type == ControlType.KEEPALIVE) & (came.words == 0)
+                          & (came.reserved == 0)),
+            handed_on.eq(self.alive & (came.hops != 0)),
+            own.eq(self.at_work & (count == self.period - 1) & (self.place.size > 1)),
+            leaves.type.eq(ControlType.KEEPALIVE),
+            leaves.hops.eq(hops),
+            free.eq(self.o.ready | ~self.o.valid),
+        ]
+        m.d.sync += count.eq(Mux(self.at_work, count + 1, 0))
+        with m.If(free):
+            m.d.sync += [self.o.valid.eq(due), self.o.payload.eq(leaves), due.eq(0)]
+        with m.If(own):
+            m.d.sync += [due.eq(1), hops.eq(self.place.size - 1)]
+        with m.Elif(handed_on):
+            waits = due & ~free
+            m.d.sync += due.eq(1)
+            with m.If(~waits | (hops < came.hops - 1)):
+                m.d.sync += hops.eq(came.hops - 1)
+        return m

@@ -1,0 +1,158 @@
+"""The return line of a link that repeats words: messages of 30 bits on one wire, and both of its ends."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.replay.check import INITIAL, after_bit
+
+__all__ = ["MESSAGE_BITS", "Listener", "Speaker", "message_layout"]
+
+#: Bits of a message, and of the gap before the first one: a mark, the fields, the inverse of ``given``, a check.
+MESSAGE_BITS = 30
+#: Place of the first bit of the check.
+_CHECK = 22
+#: The register of the check behind the mark.
+_MARKED = INITIAL << 1 & 0xFF
+
+
+def message_layout():
+    """Fields of a message: number of the word that is expected next, packets that have left (modulo 16), number of
+    the last restart seen (modulo 4), and whether the receiver waits for the next one."""
+    return data.StructLayout({"expect": 10, "given": 4, "id": 2, "recover": 1})
+
+
+class Speaker(wiring.Component):
+    """The receiver's end of the line: silent until it is started, then a gap of zeros, then messages without end.
+
+    A message tells what is so when it begins, but for ``recover``, whose bit is taken as late as it is sent. The line
+    is a register.
+
+    Members
+    -------
+    now : In(message_layout())
+    start : In(1)
+        Begin with a gap, in the next cycle. The first message begins :data:`MESSAGE_BITS` cycles later.
+    active : Out(1)
+        It has been started.
+    line : Out(1)
+    """
+
+    now: In(message_layout())
+    start: In(1)
+    active: Out(1)
+    line: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        gap = Signal()
+        count = Signal(range(MESSAGE_BITS))
+        fields = Signal(_CHECK - 2)
+        check = Signal(8, init=_MARKED)
+        bit = Signal()
+        now = self.now
+        begins, ends, checked = count == 0, count == _CHECK - 1, count >= _CHECK
+
+        m.d.comb += bit.eq(Mux(begins, 1, Mux(ends, now.recover, Mux(checked, check[7], fields[0]))))
+        with m.If(self.active):
+            m.d.sync += [
+                self.line.eq(bit & ~gap),
+                count.eq(count + 1),
+                fields.eq(Mux(begins, Cat(now.expect, now.given, ~now.given, now.id), fields >> 1)),
+                # Behind its own last bit the register is fed with what it sends, so that it only shifts.
+                check.eq(Mux(begins, _MARKED, after_bit(check, bit))),
+            ]
+            with m.If(count == MESSAGE_BITS - 1):
+                m.d.sync += [count.eq(0), gap.eq(0)]
+        with m.If(self.start):
+            m.d.sync += [self.active.eq(1), gap.eq(1), count.eq(0)]
+        return m
+
+
+class Listener(wiring.Component):
+    """The transmitter's end of the line: finds the first message behind a gap, and keeps its phase for good.
+
+    A gap is at least :data:`MESSAGE_BITS` zeros, which no messages have in a row. Outputs depend on registers alone.
+
+    Parameters
+    ----------
+    ports : int
+        Lines, of which it listens to one at a time and keeps the phase of both: 1 or 2.
+
+    Members
+    -------
+    line : In(1)
+    swap : In(1)
+        With two ports: from the next cycle on, ``line`` is the other one.
+    lost : In(1)
+        With ``complete``: what has been found was no message, after all. Look for another gap.
+    complete : Out(1)
+        The last bit of a message has come a cycle ago.
+    good : Out(1)
+        With ``complete``: the message is whole.
+    message : Out(message_layout())
+        With ``complete``.
+    marked : Out(1)
+        The first bit behind a gap has come a cycle ago.
+    """
+
+    def __init__(self, *, ports=1):
+        self._ports = ports
+        super().__init__({
+            "line": In(1), "lost": In(1), "complete": Out(1), "good": Out(1), "message": Out(message_layout()),
+            "marked": Out(1), **({"swap": In(1)} if ports > 1 else {}),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        phased = Signal()  # a first message has begun, if it was one
+        count = Signal(range(MESSAGE_BITS + 1))  # bits of the message, or zeros in a row
+        bits = Signal(MESSAGE_BITS)
+        check = Signal(8, init=_MARKED)
+        whole = Signal(init=1)  # all bits of the message have come by this line
+        mark, expect, given, inverse, id, recover = (
+            bits[0], bits[1:11], bits[11:15], bits[15:19], bits[19:21], bits[21])
+
+        m.d.comb += [
+            self.good.eq(mark & (check == 0) & (given == ~inverse)),
+            Cat(self.message.expect, self.message.given, self.message.id, self.message.recover).eq(
+                Cat(expect, given, id, recover)),
+        ]
+        m.d.sync += [
+            bits.eq(Cat(bits[1:], self.line)),
+            check.eq(Mux(phased & (count != 0), after_bit(check, self.line), _MARKED)),
+            self.complete.eq(0),
+            self.marked.eq(0),
+        ]
+        with m.If(self.lost):
+            m.d.sync += [phased.eq(0), count.eq(0)]
+        with m.Elif(phased):
+            m.d.sync += count.eq(count + 1)
+            with m.If(count == MESSAGE_BITS - 1):
+                m.d.sync += [count.eq(0), self.complete.eq(whole), whole.eq(1)]
+        with m.Elif(~self.line):
+            with m.If(count != MESSAGE_BITS):
+                m.d.sync += count.eq(count + 1)
+        with m.Elif(count == MESSAGE_BITS):
+            m.d.sync += [phased.eq(1), count.eq(1), self.marked.eq(1)]
+        with m.Else():
+            m.d.sync += count.eq(0)
+        if self._ports > 1:
+            # The phase of the other line goes on while nobody listens to it.
+            other_phased, other_count = Signal(), Signal(range(MESSAGE_BITS))
+            m.d.sync += other_count.eq(_after(other_count))
+            with m.If(self.swap):
+                m.d.sync += [
+                    Cat(phased, other_phased).eq(Cat(other_phased, phased)),
+                    count.eq(Mux(other_phased, _after(other_count), 0)),
+                    other_count.eq(_after(count)),
+                    whole.eq(~other_phased),
+                    self.complete.eq(0),
+                    self.marked.eq(0),
+                ]
+        return m
+
+
+def _after(count):
+    """The place of the next bit in its message."""
+    return Mux(count == MESSAGE_BITS - 1, 0, count + 1)

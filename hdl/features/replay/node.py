@@ -1,0 +1,16 @@
+"""Links with replay in a node: what nodes with control words report to each other."""
+
+from amaranth.lib import wiring
+
+from hdl.control.remote_after import SIGNALS
+from hdl.node_extension import NodeExtension
+
+__all__ = ["ReplayNode"]
+
+
+class ReplayNode(NodeExtension):
+    """Control words for the queues of commands."""
+
+    def connect(self, m, units):
+        if SIGNALS in units.outputs:
+            wiring.connect(m, queues=units.queue.signals, control_words=units.outputs[SIGNALS])

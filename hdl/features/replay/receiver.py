@@ -1,0 +1,145 @@
+"""The receiver of a link that repeats words."""
+
+from amaranth.hdl import Cat, Module, ResetInserter, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.replay.check import check_of
+from hdl.features.replay.control_word import ControlType, restart_layout
+from hdl.features.replay.line import Speaker
+from hdl.features.replay.signature import ReplayLinkSignature
+from hdl.features.replay.window import NUMBER_BITS
+from hdl.ring.link import Ingress, check_sizes, levels
+from hdl.streams.stream import connect_stream, word_layout
+
+__all__ = ["ReplayReceiver"]
+
+
+class ReplayReceiver(wiring.Component):
+    """Keep incoming packets until the node takes them, and ask for what was damaged.
+
+    Latency is :attr:`latency` cycles from a word on the wires to its offer at ``o``, throughput one word per cycle.
+    All outputs are registers; ``control.ready`` decides in its cycle whether another control word finds room.
+
+    A word whose check is wrong, or that has another number than the one after its predecessor, is dropped together
+    with all that follow, until RESTART says which number comes next; after a reset all are dropped, until START.
+    Words that have come before are then checked and dropped. A control word that comes while another waits at
+    ``control`` is treated like a damaged one, so nothing is lost, but each time costs a restart: ``control`` is meant
+    for a sink with room.
+
+    Parameters
+    ----------
+    segments : int
+        Packets that can be held; 2 to 15.
+    packet_words : int
+        Words of the longest packet, header and CRC included; at least 5. See :func:`~hdl.ring.header.packet_words`.
+
+    Members
+    -------
+    ring_i : In(ReplayLinkSignature())
+    o, level, packets, overrun, reset_link
+        As those of :class:`~hdl.ring.link.LinkReceiver`.
+    control : Out(stream of unsigned(32))
+        Control words other than RESTART, in order.
+    arrived, ended : Out(1)
+        A pulse of one cycle for each word of a packet that has come, once, and for the last one of a packet.
+    failed : Out(1)
+        A pulse of one cycle for each word that makes the receiver wait for a restart.
+    """
+
+    latency = 4
+
+    def __init__(self, *, segments, packet_words):
+        if not isinstance(segments, int) or not 2 <= segments <= 15:
+            raise ValueError(f"Segment count must be an integer from 2 to 15, not {segments!r}")
+        check_sizes(segments, packet_words, "Packet length")
+        self._segments = segments
+        self._packet_words = packet_words
+        super().__init__({
+            "ring_i": In(ReplayLinkSignature()),
+            "o": Out(stream.Signature(word_layout())),
+            **levels(segments, packet_words),
+            "control": Out(stream.Signature(unsigned(32))),
+            "arrived": Out(1),
+            "ended": Out(1),
+            "failed": Out(1),
+            "reset_link": In(1),
+        })
+
+    @property
+    def segments(self):
+        return self._segments
+
+    @property
+    def packet_words(self):
+        return self._packet_words
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ingress = ingress = Ingress(segments=self._segments, packet_words=self._packet_words)
+        m.submodules.speaker = speaker = Speaker()
+        ring = self.ring_i
+
+        # First register: the word, the number that its check speaks of, and whether it looks like a RESTART.
+        fields = data.View(restart_layout(), ring.data)
+        type = fields.type.as_value()
+        word = Signal(word_layout())
+        valid, kind, is_restart = Signal(), Signal(), Signal()
+        found = Signal(8)
+        m.d.sync += [
+            valid.eq(ring.valid),
+            found.eq(check_of(Cat(ring.data, ring.last, ring.kind)) ^ ring.check),
+            kind.eq(ring.kind),
+            word.data.eq(ring.data),
+            word.last.eq(ring.last),
+            is_restart.eq(((type == ControlType.RESTART.value) | (type == ControlType.START.value))
+                          & (fields.zeros == 0) & ring.kind & ring.last),
+        ]
+
+        # Second one: what becomes of it.
+        expect = Signal(NUMBER_BITS)
+        number = Signal(8)  # of the next word on the wires, at most 255 less than `expect`
+        id = Signal(2)
+        given = Signal(4)
+        recover = Signal(init=1)  # after a reset, what is on its way from before it is dropped until START comes
+        restart = data.View(restart_layout(), word.data)
+        distance = Signal(NUMBER_BITS)
+        due, starts, restarts, follows, delivered = Signal(), Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            distance.eq(expect - restart.number),
+            due.eq(number == expect[:8]),
+            starts.eq(~word.data[0]),  # START, and not RESTART
+            restarts.eq(valid & is_restart & (found == 0) & (distance[8:] == 0) & (starts | speaker.active)),
+            follows.eq(valid & ~recover & ~(kind & word.last) & (found == number)
+                       & ~(kind & due & self.control.valid & ~self.control.ready)),
+            delivered.eq(follows & due),
+            ingress.i.valid.eq(delivered & ~kind),
+            ingress.i.payload.eq(word),
+            # A START that comes twice, which a wrong `valid` makes of any, is answered once.
+            speaker.start.eq(restarts & starts & ~(speaker.active & (restart.id == id))),
+            Cat(speaker.now.expect, speaker.now.given, speaker.now.id, speaker.now.recover).eq(
+                Cat(expect, given, id, recover)),
+            ring.line.eq(speaker.line),
+            self.level.eq(ingress.level),
+            self.packets.eq(ingress.packets),
+            self.overrun.eq(ingress.overrun),
+        ]
+        connect_stream(m, ingress.o, self.o)
+        m.d.sync += [
+            expect.eq(expect + delivered),
+            given.eq(given + ingress.leaves),
+            self.arrived.eq(ingress.i.valid),
+            self.ended.eq(ingress.i.valid & word.last),
+            self.failed.eq(valid & ~recover & ~restarts & ~follows),
+        ]
+        with m.If(self.control.ready):
+            m.d.sync += self.control.valid.eq(0)
+        with m.If(delivered & kind):
+            m.d.sync += [self.control.valid.eq(1), self.control.payload.eq(word.data)]
+        with m.If(restarts):
+            m.d.sync += [recover.eq(0), number.eq(restart.number[:8]), id.eq(restart.id)]
+        with m.Elif(follows):
+            m.d.sync += number.eq(number + 1)
+        with m.Elif(valid):
+            m.d.sync += recover.eq(1)
+        return ResetInserter(self.reset_link)(m)

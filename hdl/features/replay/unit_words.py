@@ -1,0 +1,43 @@
+"""Place among the units of control words of one whose gateware is elsewhere in the node."""
+
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.replay.control_word import message_layout
+from hdl.streams.stream import connect_stream
+
+__all__ = ["UnitWords", "unit_words_signature"]
+
+
+def unit_words_signature():
+    """Control words of a unit, as the unit sees them."""
+    words = stream.Signature(message_layout())
+    return wiring.Signature({"i": In(words), "o": Out(words)})
+
+
+class UnitWords(wiring.Component):
+    """Hand on the control words of a unit that is elsewhere, without a register.
+
+    Parameters
+    ----------
+    name : str
+        Name of the interface to that unit.
+
+    Members
+    -------
+    i, o : In, Out(stream of message_layout())
+    <name> : In(unit_words_signature())
+    """
+
+    def __init__(self, *, name):
+        self._name = name
+        words = stream.Signature(message_layout())
+        super().__init__({"i": In(words), "o": Out(words), name: In(unit_words_signature())})
+
+    def elaborate(self, platform):
+        m = Module()
+        unit = getattr(self, self._name)
+        connect_stream(m, self.i, unit.i)
+        connect_stream(m, unit.o, self.o)
+        return m

@@ -1,0 +1,28 @@
+# amaranth: UnusedElaboratable=no
+"""Units of control words of nodes that repeat words."""
+
+from hdl.features.replay.control_word import ControlType
+from hdl.features.replay.control_words import ControlUnit
+from hdl.features.replay.keepalive import KeepAlive
+from hdl.features.replay.signals import SignalRelay
+
+__all__ = ["describe"]
+
+
+def _signal_relay(config):
+    return SignalRelay(queues=config.queues)
+
+
+def _keepalive(config):
+    return KeepAlive()
+
+
+def describe(config):
+    """Units by which nodes report to each other the commands that are done, and that they work.
+
+    Nodes of two jobs on a ring report nothing to each other.
+    """
+    if config.link.jobs > 1:
+        return ()
+    return (ControlUnit("relay", (ControlType.SIGNAL,), _signal_relay),
+            ControlUnit("keepalive", (ControlType.KEEPALIVE,), _keepalive))

@@ -1,0 +1,26 @@
+"""A count of updates that can be written: docs/migration.md."""
+
+import dataclasses
+
+from hdl.feature import Feature
+from hdl.section import Section
+
+__all__ = ["FEATURE", "SettableVersion", "SettableVersionFeature"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SettableVersion(Section):
+    """Register WEIGHT_VERSION can be written, so that a run that began on other nodes continues their count of
+    updates: docs/migration.md."""
+
+
+class SettableVersionFeature(Feature):
+    """Register WEIGHT_VERSION can be written."""
+
+    def collective(self, config):
+        from hdl.features.settable_version.collective import SettableVersionExtension
+
+        return SettableVersionExtension(config)
+
+
+FEATURE = SettableVersionFeature()

@@ -1,0 +1,144 @@
+"""Access of rank 0's host to a node by messages: the gate, and answers for requests that come twice."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.protocol import Opcode, header_layout
+from hdl.control.source import Interface
+from hdl.features.slots.messages import MessageGate
+from hdl.streams.stream import connect_stream, word_layout
+
+__all__ = ["MESSAGES", "ONCE", "AnswerKeeper", "MessageAccess", "messages_signature"]
+
+#: Interface of the ring's messages to the access of rank 0's host (:func:`messages_signature`).
+MESSAGES = Interface("messages")
+
+#: Requests that must not be executed twice.
+ONCE = (Opcode.PUSH_COMMAND, Opcode.POP_EVENT, Opcode.RUN, Opcode.EDIT)
+
+
+def messages_signature():
+    """Interface of the ends of links to the messages of a node, as the ends see it.
+
+    Members
+    -------
+    i : In(stream of word_layout())
+        Messages of this node.
+    word : Out(word_layout())
+    heard : Out(1)
+        The word is of a message for this node.
+    rank : Out(4)
+        Rank of the node.
+    forget : Out(1)
+        The place of the node has changed: messages are of another ring.
+    """
+    return wiring.Signature({"i": In(stream.Signature(word_layout())), "word": Out(word_layout()), "heard": Out(1),
+                             "rank": Out(4), "forget": Out(1)})
+
+
+class AnswerKeeper(wiring.Component):
+    """Execute a request of messages once, however often it comes.
+
+    The answer to the latest request is kept if that is one of :data:`ONCE` and the answer has at most :attr:`words`.
+    If the next request has the same opcode and tag, it is dropped, and has the answer that is kept.
+
+    A request is looked at for a cycle before its first word passes; otherwise words pass without a register. An
+    answer that is kept is offered from the cycle after the request's last word on, a word per cycle.
+
+    Members
+    -------
+    i, o : In, Out(stream of word_layout())
+        Requests, one at a time, and their answers.
+    port_i, port_o : Out, In(stream of word_layout())
+        To and from the host port.
+    direct : In(1)
+        Level: hand all requests on, since they are of a host at this node, and none is lost.
+    """
+
+    words = 8
+
+    i: In(stream.Signature(word_layout()))
+    o: Out(stream.Signature(word_layout()))
+    port_i: Out(stream.Signature(word_layout()))
+    port_o: In(stream.Signature(word_layout()))
+    direct: In(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.answer = answer = Memory(shape=word_layout(), depth=self.words, init=[])
+        write, read = answer.write_port(), answer.read_port(domain="comb")
+        asked = data.View(header_layout(), self.i.payload.data)
+        latest, known, keeps = Signal(16), Signal(), Signal()
+        place = Signal(range(self.words))
+        drops = Signal()  # a register, since it chooses between words
+        passes, answers, moves = Signal(), Signal(), Signal()
+        m.d.comb += [
+            self.i.ready.eq(passes & (drops | self.port_i.ready)),
+            self.port_i.valid.eq(self.i.valid & passes & ~drops), self.port_i.payload.eq(self.i.payload),
+            write.addr.eq(place), read.addr.eq(place), write.data.eq(self.port_o.payload),
+            write.en.eq(answers & keeps & ~drops),
+            self.o.valid.eq(Mux(drops, answers, self.port_o.valid)), self.port_o.ready.eq(self.o.ready & ~drops),
+            self.o.payload.eq(Mux(drops, read.data, self.port_o.payload)), moves.eq(self.o.valid & self.o.ready),
+        ]
+        with m.FSM():
+            with m.State("Request"):
+                m.d.sync += [drops.eq(0), place.eq(0)]
+                with m.If(self.i.valid):
+                    m.d.sync += keeps.eq(Cat(asked.opcode == one for one in ONCE).any())
+                    m.next = "Words"
+                    with m.If(known & ~self.direct & (Cat(asked.tag, asked.opcode) == latest)):
+                        m.d.sync += drops.eq(1)
+                    with m.Else():
+                        m.d.sync += [latest.eq(Cat(asked.tag, asked.opcode)), known.eq(0)]
+            with m.State("Words"):
+                m.d.comb += passes.eq(1)
+                with m.If(self.i.valid & self.i.ready & self.i.payload.last):
+                    m.next = "Answer"
+            with m.State("Answer"):
+                m.d.comb += answers.eq(1)
+                with m.If(moves):
+                    m.d.sync += place.eq(place + 1)
+                    with m.If(place == self.words - 1):
+                        m.d.sync += keeps.eq(0)
+                    with m.If(self.o.payload.last):
+                        m.d.sync += known.eq(known | keeps)
+                        m.next = "Request"
+        return m
+
+
+class MessageAccess(wiring.Component):
+    """Stand between the ring, the host at a node, if there is one, and the node's host port.
+
+    Members
+    -------
+    i, o : In, Out(stream of word_layout())
+        The host's.
+    host_i, host_o : Out, In(stream of word_layout())
+        To and from the host port, named as those of a node.
+    ring : In(messages_signature())
+    """
+
+    i: In(stream.Signature(word_layout()))
+    o: Out(stream.Signature(word_layout()))
+    host_i: Out(stream.Signature(word_layout()))
+    host_o: In(stream.Signature(word_layout()))
+    ring: In(messages_signature())
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.gate = gate = MessageGate()
+        m.submodules.keeper = keeper = AnswerKeeper()
+        connect_stream(m, self.i, gate.host_i)
+        connect_stream(m, gate.host_o, self.o)
+        connect_stream(m, gate.port_i, keeper.i)
+        connect_stream(m, keeper.o, gate.port_o)
+        connect_stream(m, keeper.port_i, self.host_i)
+        connect_stream(m, self.host_o, keeper.port_o)
+        connect_stream(m, gate.message_o, self.ring.i)
+        m.d.comb += [
+            gate.word.eq(self.ring.word), gate.heard.eq(self.ring.heard), gate.rank.eq(self.ring.rank),
+            gate.reset_link.eq(self.ring.forget), keeper.direct.eq(gate.rank == 0),
+        ]
+        return m

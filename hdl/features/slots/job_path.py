@@ -1,0 +1,143 @@
+"""The way of packets of two jobs through a node: its own job's, and those of the other one, which pass."""
+
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.replay.signature import ReplayLinkSignature
+from hdl.features.slots.job_table import JobFrame, slot_layout
+from hdl.features.slots.path import SlotSender, check_capacity
+from hdl.streams.stream import connect_stream, word_layout
+
+__all__ = ["JobPath"]
+
+#: Cycles by which a slot may be longer, where TIME is set back in it.
+_LONGER = 8
+
+
+class JobPath(wiring.Component):
+    """Lead packets of slots between the wires of links with replay and the node, beside control words.
+
+    What is done with a word is decided by the slot alone, never by the word: in a slot of its own job the node sends
+    a packet, if it is there as a whole, and takes what comes; in one of the other job it hands on what comes. So a
+    packet that is cut off, or damaged, has no effect behind its slot.
+
+    An own packet is on the wires :attr:`latency` cycles behind the start of its slot, and then word by word. A word
+    that passes is on the wires :attr:`hop` cycle after it has come. Where a wave of slots meets its beginning, at
+    rank 0, what comes is later than the slots in which the node sends. There packets that pass are kept, and are on
+    the wires in a later slot of their job, each word in the same place of it.
+
+    An own word goes before one that passes, and this before a control word. All wires to other nodes are registers.
+
+    Parameters
+    ----------
+    depth : int
+        Words of packets that are kept; at least 5.
+    frame : JobFrame
+
+    Members
+    -------
+    i : In(stream of word_layout())
+        Packets of this node.
+    flush : In(1)
+        Level: drop them. What passes goes on.
+    clear : In(1)
+        Level: drop what is kept of packets that pass.
+    goes : In(1)
+        A packet may be sent in a slot that starts.
+    word : Out(word_layout())
+        Word that comes; depends combinationally on ``ring_i``, as the next one does.
+    arrived : Out(1)
+        It is for this node.
+    slot, coming : In(slot_layout())
+        Slots in which the node sends, and in which words come.
+    wraps : In(1)
+        These differ: this is rank 0.
+    whole : Out
+        Packets that are there as a whole.
+    left : Out(1)
+        A packet of this node begins to be sent.
+    lost : Out(1)
+        Pulse: a word that had to pass met an own one.
+    ring_i, ring_o : In, Out(ReplayLinkSignature())
+    transmitter : In(ReplayLinkSignature())
+    receiver : Out(ReplayLinkSignature())
+        Control words.
+    """
+
+    latency = 3
+    hop = 1
+
+    def __init__(self, *, depth, frame):
+        check_capacity(depth, "Depth for packets")
+        if not isinstance(frame, JobFrame):
+            raise ValueError(f"Frame must be a JobFrame, not {frame!r}")
+        self._depth, self._frame = depth, frame
+        super().__init__({
+            "i": In(stream.Signature(word_layout())), "flush": In(1), "clear": In(1), "goes": In(1),
+            "word": Out(word_layout()), "arrived": Out(1),
+            "slot": In(slot_layout()), "coming": In(slot_layout()), "wraps": In(1),
+            "whole": Out(range(depth // 2 + 1)), "left": Out(1), "lost": Out(1),
+            "ring_i": In(ReplayLinkSignature()), "ring_o": Out(ReplayLinkSignature()),
+            "transmitter": In(ReplayLinkSignature()), "receiver": Out(ReplayLinkSignature()),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        came, out, own = self.ring_i, self.ring_o, self.transmitter
+        slot, coming = self.slot, self.coming
+        packets = SlotSender(depth=self._depth)
+        m.submodules.packets = ResetInserter(self.flush)(packets)
+        connect_stream(m, self.i, packets.i)
+        due, word = Signal(), Signal()
+        m.d.sync += due.eq(slot.starts & slot.drives & self.goes)
+        m.d.comb += [
+            packets.start.eq(due), self.whole.eq(packets.whole), self.left.eq(packets.left),
+            word.eq(came.valid & ~came.kind),
+            self.word.data.eq(came.data), self.word.last.eq(came.last), self.arrived.eq(word & coming.drives),
+        ]
+
+        # Packets that pass at rank 0: each cycle of a slot is a row, and each of the last pairs of slots has its own.
+        places, pairs = (self._frame.slot + _LONGER - 1).bit_length(), self._frame.kept
+        into_pair, from_pair = Signal(range(pairs)), Signal(range(pairs))
+        kept = data.StructLayout({"data": 32, "last": 1, "valid": 1})
+        m.submodules.memory = memory = Memory(shape=kept, depth=pairs << places, init=[], attrs={"no_rw_check": 1})
+        write, read = memory.write_port(), memory.read_port()
+        into, place, following = Signal(places), Signal(places), Signal(places)
+        m.d.comb += [
+            into_pair.eq(coming.pair), from_pair.eq(slot.pair + 1),
+            into.eq(Mux(coming.starts, 0, place)),
+            write.en.eq(coming.passes), write.addr.eq(Cat(into, into_pair)),
+            write.data.data.eq(came.data), write.data.last.eq(came.last), write.data.valid.eq(word),
+            read.addr.eq(Cat(Mux(slot.soon, 0, following), from_pair)),
+        ]
+        m.d.sync += [place.eq(into + 1), following.eq(Mux(slot.soon, 1, following + 1))]
+
+        # Words that leave; while none does, wires stand still.
+        passes, there = Signal(), Signal(pairs)  # there are rows of a pair which have not been sent
+        with m.If(coming.starts & coming.passes):
+            m.d.sync += there.bit_select(into_pair, 1).eq(1)
+        with m.If(slot.starts & slot.drives):
+            m.d.sync += there.bit_select(slot.pair[:len(from_pair)], 1).eq(0)
+        with m.If(self.clear):
+            m.d.sync += there.eq(0)
+        m.d.comb += passes.eq(slot.passes & Mux(
+            self.wraps, read.data.valid & there.bit_select(from_pair, 1), word))
+        m.d.sync += [out.valid.eq(packets.o.valid | passes | own.valid), self.lost.eq(packets.o.valid & passes)]
+        with m.If(packets.o.valid):
+            m.d.sync += [out.data.eq(packets.o.payload.data), out.last.eq(packets.o.payload.last), out.kind.eq(0)]
+        with m.Elif(passes):
+            m.d.sync += [out.data.eq(Mux(self.wraps, read.data.data, came.data)),
+                         out.last.eq(Mux(self.wraps, read.data.last, came.last)), out.kind.eq(0)]
+        with m.Elif(own.valid):
+            m.d.sync += [out.data.eq(own.data), out.last.eq(own.last), out.kind.eq(own.kind), out.check.eq(own.check)]
+
+        # Control words and what leads back.
+        m.d.comb += [
+            self.receiver.valid.eq(came.valid & came.kind),
+            *(getattr(self.receiver, name).eq(getattr(came, name)) for name in ("data", "last", "kind", "check")),
+            own.line.eq(out.line),
+        ]
+        m.d.sync += came.line.eq(self.receiver.line)
+        return m

@@ -1,0 +1,106 @@
+"""Room for packets of each of two jobs: one lap of the ring finds the least, a second gives it out."""
+
+from amaranth.hdl import Array, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.sequencer import place_layout
+from hdl.features.replay.control_word import ControlType, control_layout, message_layout
+from hdl.features.slots.job_table import FRAME_BITS, JOBS
+
+__all__ = ["ROOM_BITS", "RoomLaps", "rooms_layout"]
+
+ROOM_BITS = 5
+
+
+def rooms_layout():
+    """Tag of COLLECT and GRANT on rings of two jobs: the number of the superframe, and the least room of the nodes of
+    each job, in packets."""
+    return data.StructLayout({"number": FRAME_BITS, "rooms": data.ArrayLayout(ROOM_BITS, JOBS)})
+
+
+class RoomLaps(wiring.Component):
+    """Find the least room of the nodes of each job, and give it out, once in each window.
+
+    Rank 0 sends COLLECT, a single word, when its window opens. Each node makes the room of its job the least of that
+    and of what it had room for when its own window opened. What comes back to rank 0 goes round as GRANT. A node that
+    gets GRANT in the window of the same superframe may send so many packets of its job in that; without it, none. So
+    rooms of a job depend on its own nodes alone, and not on when the words come.
+
+    A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle.
+    ``o`` and all other outputs are registers but for ``i.ready``, which depends combinationally on ``o.ready``. Words
+    of other messages and of other superframes are taken and dropped.
+
+    Members
+    -------
+    i, o : In, Out(stream of message_layout())
+        From the predecessor, and to the successor.
+    place : In(place_layout())
+        On the whole ring.
+    room : In(5)
+        Packets that this node has room for.
+    window, opens, number : In
+        Those of :class:`~hdl.features.slots.job_table.JobTable`.
+    allowed : Out(5)
+        Right with ``granted``: packets that this node may send.
+    granted : Out(1)
+        Pulse: GRANT has come.
+    reset_link : In(1)
+        Level: forget all that is under way.
+    kept, due : Signal
+        Room when the window opened, and COLLECT is to be offered. No ports: for proofs.
+    """
+
+    latency = 1
+
+    i: In(stream.Signature(message_layout()))
+    o: Out(stream.Signature(message_layout()))
+    place: In(place_layout())
+    room: In(ROOM_BITS)
+    window: In(1)
+    opens: In(1)
+    number: In(FRAME_BITS)
+    allowed: Out(ROOM_BITS)
+    granted: Out(1)
+    reset_link: In(1)
+
+    def __init__(self):
+        super().__init__()
+        self.kept, self.due = Signal(ROOM_BITS), Signal()
+
+    def elaborate(self, platform):
+        m = Module()
+        word, out = self.i.payload, data.View(control_layout(), self.o.payload.data)
+        head = data.View(control_layout(), word.data)
+        said, says = data.View(rooms_layout(), head.tag), data.View(rooms_layout(), out.tag)
+        master, job = self.place.rank == 0, self.place.rank[0]
+        kept, due = self.kept, self.due
+        free, taken, fits, collect, grant = Signal(), Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            free.eq(self.o.ready | ~self.o.valid),
+            self.i.ready.eq(free & ~due),
+            taken.eq(self.i.valid & self.i.ready),
+            fits.eq(word.first & word.last & (head.words == 0) & (head.reserved == 0) & self.window
+                    & (said.number == self.number) & (self.place.size > 1)),
+            collect.eq(fits & (head.type == ControlType.COLLECT)),
+            grant.eq(fits & (head.type == ControlType.GRANT) & ~master),
+        ]
+        m.d.sync += self.granted.eq(taken & (grant | (collect & master)))
+        with m.If(taken):
+            m.d.sync += self.allowed.eq(Array(said.rooms)[job])
+        with m.If(free):
+            m.d.sync += [
+                self.o.valid.eq(due | (taken & (collect | grant))), due.eq(0),
+                self.o.payload.first.eq(1), self.o.payload.last.eq(1),
+                out.type.eq(Mux(due | (collect & ~master), ControlType.COLLECT, ControlType.GRANT)),
+                out.words.eq(0), out.reserved.eq(0), says.number.eq(self.number),
+            ]
+            for number in range(JOBS):
+                given = Mux(due, (1 << ROOM_BITS) - 1, said.rooms[number])
+                m.d.sync += says.rooms[number].eq(
+                    Mux((job == number) & ~grant & (given > kept), kept, given))
+        with m.If(self.opens):
+            m.d.sync += [kept.eq(self.room), due.eq(master & (self.place.size > 1))]
+        with m.If(self.reset_link):
+            m.d.sync += [self.o.valid.eq(0), self.granted.eq(0), due.eq(0), kept.eq(0)]
+        return m

@@ -1,0 +1,170 @@
+"""Slots of two jobs on one ring by TIME alone: superframes of one shape, whatever nodes have to send."""
+
+import dataclasses
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.slots.layouts import GAP
+from hdl.ring.header import packet_words
+
+__all__ = ["FRAME_BITS", "JOBS", "PAIR_BITS", "SHIFT_BITS", "JobFrame", "JobTable", "slot_layout"]
+
+#: Jobs on a ring: rank mod 2 is the job of a node.
+JOBS = 2
+#: Low bits of the number of a superframe, and bits of what slots begin later than TIME says.
+FRAME_BITS, SHIFT_BITS = 6, 16
+
+#: Cycles in which control words may leave, at least, and pairs of slots, at least.
+_LEAST_WINDOW, _LEAST_PAIRS = 256, 7
+#: Cycles that words may be on their way round the ring, at least; and bits of the number of a pair of slots.
+_LEAST_WAY, PAIR_BITS = 240, 2
+#: Cycles of the window at its beginning and end in which none leaves: words of slots could meet it.
+_HEAD, _TAIL = 4, 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobFrame:
+    """Shape of superframes: a window for control words, and behind it slots of both jobs in turn, up to the end.
+
+    Parameters
+    ----------
+    longest : int
+        Words of the longest packet.
+    """
+
+    longest: int
+
+    def __post_init__(self):
+        if isinstance(self.longest, bool) or not isinstance(self.longest, int) or not 2 <= self.longest <= 1000:
+            raise ValueError(f"Longest packet must be an integer from 2 to 1000 words, not {self.longest!r}")
+
+    @classmethod
+    def of(cls, config):
+        """Shape for the packets of nodes of this configuration."""
+        return cls(longest=packet_words(config.segment))
+
+    @property
+    def slot(self):
+        """Cycles of a slot."""
+        return self.longest + GAP
+
+    @property
+    def cycles(self):
+        """Cycles of a superframe, a power of two: so its place follows from TIME."""
+        return 1 << (_LEAST_PAIRS * JOBS * self.slot + _LEAST_WINDOW - 1).bit_length()
+
+    @property
+    def pairs(self):
+        """Slots of each job."""
+        return (self.cycles - _LEAST_WINDOW) // (JOBS * self.slot)
+
+    @property
+    def window(self):
+        """Cycles before the first slot."""
+        return self.cycles - self.pairs * JOBS * self.slot
+
+    @property
+    def kept(self):
+        """Pairs of slots whose packets rank 0 keeps, 2 or 4: they pass as many pairs later as that, but for one."""
+        return 2 if JOBS * self.slot >= _LEAST_WAY else 4
+
+    @property
+    def way(self):
+        """Most cycles of a word that passes from rank 0 round the ring, so that rank 0 has it in time."""
+        return (self.kept - 1) * JOBS * self.slot - 4
+
+    @property
+    def control(self):
+        """First cycle in which control words may leave, and the one behind the last."""
+        return _HEAD, self.window - _TAIL
+
+
+def slot_layout():
+    """State of a node in a cycle: ``soon`` a slot begins, in the next cycle; it ``starts``; it is of the node's own
+    job, in which it ``drives``, and takes what comes, or of the other one, whose packets it ``passes``; and the low
+    bits of the number of its ``pair`` of slots, which goes on from superframe to superframe."""
+    return data.StructLayout({"soon": 1, "starts": 1, "drives": 1, "passes": 1, "pair": PAIR_BITS})
+
+
+class JobTable(wiring.Component):
+    """Play the slots of superframes that begin whenever TIME is a multiple of their cycles.
+
+    A superframe is a window for control words, and then a slot of job 0, one of job 1, and so on. Nothing else than
+    TIME has any influence. A node whose TIME becomes valid begins with the next window.
+
+    All outputs but ``soon`` are registers, :attr:`latency` cycles behind TIME; ``soon`` depends on registers alone. A
+    TIME that is set back makes the slot that it falls in longer, and one that is set forward makes it shorter.
+
+    Parameters
+    ----------
+    frame : JobFrame
+
+    Members
+    -------
+    now : In(32)
+    valid : In(1)
+    shift : In(16)
+        TIME, and cycles by which slots of this node begin later.
+    job : In(1)
+    slot : Out(slot_layout())
+    window : Out(1)
+        The window is open.
+    opens : Out(1)
+        Pulse: in the first cycle of the window.
+    control : Out(1)
+        Control words may leave: in the window but for its first 4 and last 8 cycles, and while TIME is not valid.
+    number : Out(6)
+        Low bits of the number of the superframe that the window is of.
+    """
+
+    latency = 2
+
+    now: In(32)
+    valid: In(1)
+    shift: In(SHIFT_BITS)
+    job: In(1)
+    slot: Out(slot_layout())
+    window: Out(1)
+    opens: Out(1)
+    control: Out(1, init=1)
+    number: Out(FRAME_BITS)
+
+    def __init__(self, *, frame):
+        if not isinstance(frame, JobFrame):
+            raise ValueError(f"Frame must be a JobFrame, not {frame!r}")
+        self._frame = frame
+        super().__init__()
+
+    def elaborate(self, platform):
+        m = Module()
+        frame, slot = self._frame, self.slot
+        bits = (frame.cycles - 1).bit_length()
+        place, known = Signal(bits + FRAME_BITS), Signal()  # in superframes, a cycle behind TIME
+        now, inside = place[:bits], Signal()
+        boundary, index, armed = Signal(bits + 1), Signal(range(JOBS * frame.pairs + 1)), Signal()
+        first, last = frame.control
+        # Pairs in all superframes before, modulo four.
+        number = place[bits:bits + PAIR_BITS]
+        before = (0, number, number << 1, -number)[frame.pairs % (1 << PAIR_BITS)]
+        m.d.sync += [place.eq(self.now - self.shift), known.eq(self.valid)]
+        m.d.comb += [
+            inside.eq(now < frame.window),
+            slot.soon.eq(known & armed & ~inside & (now >= boundary) & (index != JOBS * frame.pairs)),
+        ]
+        m.d.sync += [
+            self.window.eq(known & inside), self.opens.eq(known & inside & ~self.window),
+            self.control.eq(~known | ((now >= first) & (now < last))),
+            self.number.eq(place[bits:]), slot.starts.eq(slot.soon),
+        ]
+        with m.If(slot.soon):
+            m.d.sync += [
+                slot.drives.eq(index[0] == self.job), slot.passes.eq(index[0] != self.job),
+                slot.pair.eq(index[1:] + before),
+                boundary.eq(boundary + frame.slot), index.eq(index + 1),
+            ]
+        with m.Elif(inside | ~known):
+            m.d.sync += [slot.drives.eq(0), slot.passes.eq(0), boundary.eq(frame.window), index.eq(0),
+                         armed.eq(known)]
+        return m

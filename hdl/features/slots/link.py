@@ -1,0 +1,284 @@
+"""Both ends of the links of a node that sends in slots of TIME, in place of on credit."""
+
+from amaranth.hdl import Module, Mux, ResetInserter, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression.registry import CODECS
+from hdl.control.sequencer import place_layout
+from hdl.features.replay.control_transmitter import ControlTransmitter
+from hdl.features.replay.link_ends import repairs_layout
+from hdl.features.replay.receiver import ReplayReceiver
+from hdl.features.replay.unit_words import unit_words_signature
+from hdl.features.slots.clock import DRIFT_BITS, Clock, Departures
+from hdl.features.slots.layouts import MOST_SLOTS
+from hdl.features.slots.path import SlotPath
+from hdl.features.slots.place import PlaceRelay
+from hdl.features.slots.records import RecordLaps
+from hdl.features.slots.table import SlotTable
+from hdl.ring.header import OVERHEAD_WORDS, packet_words
+from hdl.ring.link import Ingress
+from hdl.ring.link_ends import moves_layout
+from hdl.ring.ports import port_members
+from hdl.streams.stream import connect_stream, word_layout
+
+__all__ = ["PERIOD", "SlotLink", "ask_for_laps", "connect_clock", "connect_time", "connect_units", "egress_words",
+           "link_members", "state_layout", "test_layout", "usual_words"]
+
+#: Cycles from one SYNC of rank 0 to the next.
+PERIOD = 2048
+
+#: Control words that are on their way and not acknowledged: as many as laps of 16 nodes have, and a SYNC with FOLLOW.
+_WINDOW = 31
+
+_SHIFT_BITS = 16
+
+
+def test_layout():
+    """Register TIME_TEST: drift of TIME, and what it is shifted by when ``move`` rises."""
+    return data.StructLayout({"drift": DRIFT_BITS, "shift": _SHIFT_BITS, "move": 1, "free": 7})
+
+
+def state_layout():
+    """Register TIME_STATUS: whether TIME is valid, words lost in the path, and the error of rank 0."""
+    return data.StructLayout({"valid": 1, "free": 7, "lost": 8, "error": 16})
+
+
+def egress_words(config):
+    """Words of packets that wait for their slots: three of the longest, and a part of a fourth."""
+    return 1 << (3 * packet_words(config.segment)).bit_length()
+
+
+def link_members(config):
+    """Members of all ends of links in slots."""
+    words, control = stream.Signature(word_layout()), stream.Signature(unsigned(32))
+    return {
+        **port_members(config),
+        "i": In(words), "o": Out(words), "may_start": Out(1), "overrun": Out(1), "reset_link": In(1),
+        "sent": Out(moves_layout()), "received": Out(moves_layout()), "repairs": Out(repairs_layout()),
+        "control_i": In(control), "control_o": Out(control), "delay": Out(32),
+        "clock_words": Out(unit_words_signature()), "record_words": Out(unit_words_signature()),
+        "place": In(place_layout()), "test": In(test_layout()), "now": Out(32), "state": Out(state_layout()),
+        "superframes": Out(16),
+    }
+
+
+def connect_clock(m, *, clock, departures, transmitter):
+    """Tell the clock of the link to the successor."""
+    link = clock.clock.link
+    m.d.comb += [
+        departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
+        departures.data.eq(transmitter.ring_o.data), link.departed.eq(departures.departed),
+        link.repaired.eq(transmitter.restarted | transmitter.repeated), link.settled.eq(transmitter.settled),
+        link.round.eq(transmitter.round),
+    ]
+
+
+def connect_units(m, *, path, clock, laps, table, departures, transmitter, receiver, rank):
+    """Connect the units of slots of a node with each other, apart from what asks for laps and fills in the record.
+
+    Control words leave between superframes.
+    """
+    wiring.connect(m, transmitter=transmitter.ring_o, path=path.transmitter)
+    wiring.connect(m, receiver=receiver.ring_i, path=path.receiver)
+    connect_clock(m, clock=clock, departures=departures, transmitter=transmitter)
+    state = clock.clock
+    m.d.comb += [
+        laps.now.eq(state.time), laps.valid.eq(state.valid), laps.way.eq(state.way),
+        laps.error.eq(state.error), laps.over.eq(table.over), laps.left.eq(table.left),
+        table.slots.eq(laps.slots), table.granted.eq(laps.granted), table.target.eq(laps.target),
+        table.sets.eq(laps.sets), table.gap.eq(laps.gap),
+        table.rank.eq(rank), table.now.eq(state.time), path.mode.eq(table.mode), path.rank.eq(rank),
+        transmitter.enable.eq(table.mode.as_value() == 0), transmitter.hush.eq(path.hush),
+    ]
+
+
+def connect_time(m, *, link, units, now, lost, granted):
+    """Connect TIME of the units with the registers of a node's links, and count what is lost and granted."""
+    moved, lost_words, test = Signal(), Signal(8), link.test
+    m.d.sync += [moved.eq(test.move), lost_words.eq(lost_words + lost),
+                 link.superframes.eq(link.superframes + granted)]
+    m.d.comb += [
+        units.drift.eq(test.drift), units.shift.eq(test.shift.as_signed()), units.shifts.eq(test.move & ~moved),
+        link.now.eq(now), link.state.valid.eq(units.valid), link.state.error.eq(units.error),
+        link.state.lost.eq(lost_words),
+    ]
+
+
+def ask_for_laps(m, *, laps, table, clock, reset_link):
+    """Ask for a lap at rank 0, which alone has ``looped``, when there are no slots, no records are to come, and the
+    LAP before has come back, or not for two SYNCs. The first one waits for a SYNC to come back."""
+    waits, late = Signal(init=1), Signal(init=1)
+    m.d.comb += laps.ask.eq(~(table.active | table.over | laps.gathers | laps.granted | waits))
+    with m.If(laps.ask):
+        m.d.sync += [waits.eq(1), late.eq(0)]
+    with m.Elif(laps.home | (clock.looped & late)):
+        m.d.sync += waits.eq(0)
+    with m.Elif(clock.looped):
+        m.d.sync += late.eq(1)
+    with m.If(reset_link):
+        m.d.sync += [waits.eq(1), late.eq(1)]
+
+
+def usual_words(config):
+    """Words of the longest packet of gradients and of new weights; one of a broadcast, with words as they are, may be
+    longer."""
+    return OVERHEAD_WORDS + max(CODECS[name].most_words(config.segment)
+                                for name in (config.gradients, config.weights.codec))
+
+
+class SlotLink(wiring.Component):
+    """Ends of links that send packets in slots, and control words between superframes.
+
+    All units of slots are here: the clock, the laps of records, the slots of a table, and the path, with the ends of
+    replay for control words alone. A packet waits at ``i`` until it is whole, and then for a slot that is long enough
+    for it. The record of the node is filled in here: it has as many packets as there can be slots, of the longest
+    that can be, if there has been one since the superframe before; it has room for packets that its receiver does not
+    hold. Its record leaves when all packets of its predecessor's slots have come, or the last one has begun to.
+
+    Rank 0 sends LAP when no records are to come and there are no slots. Without a valid table nothing is driven but
+    control words.
+
+    Packets that come are kept as :class:`~hdl.ring.link.Ingress` does, and are as long or damaged as they come: the
+    depacketizer's CRC finds that.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Of a node with slots. With messages, there are slots for those, and nodes learn their places from rank 0.
+
+    Members
+    -------
+    ring_i, ring_o, i, o, may_start, overrun, reset_link, sent, received, repairs, control_i, control_o, delay
+        As those of :class:`~hdl.ring.link_ends.LinkEnds`. A packet may be started while no more of them wait than a
+        receiver holds.
+    clock_words, record_words : Out(unit_words_signature())
+        Control words of two units.
+    place : In(place_layout())
+        Of this node; changes together with ``reset_link`` alone. With a size of 0 or 1 nothing is driven. With
+        messages it is ``given`` of a :class:`~hdl.features.slots.place.PlaceRelay`.
+    test : In(test_layout())
+    now : Out(32)
+    state : Out(state_layout())
+    superframes : Out(16)
+        Superframes that the node had a table for, modulo 65,536.
+    message_i : In(stream of word_layout())
+        Messages of this node, without checks, whose first word is
+        :func:`~hdl.features.slots.layouts.message_header_layout`.
+    message : Out(word_layout())
+        Word of a message for this node, with ``heard``; depends combinationally on ``ring_i``.
+    heard : Out(1)
+    place_words : Out(unit_words_signature()), with messages
+    rank : Out(4), with messages
+    forget : Out(1), with messages
+        The place of the node has changed in this cycle.
+    """
+
+    def __init__(self, *, config):
+        if not config.link.slots:
+            raise ValueError("Node with ends of links in slots must have slots")
+        self._config = config
+        words = stream.Signature(word_layout())
+        super().__init__({
+            **link_members(config),
+            "message_i": In(words), "message": Out(word_layout()), "heard": Out(1),
+            **({"place_words": Out(unit_words_signature()), "rank": Out(4), "forget": Out(1)}
+               if config.link.messages else {}),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config, reset = self._config, self.reset_link
+        segments, longest = config.link.ingress, packet_words(config.segment)
+        # With messages, those and control words go on while the host resets links, since it takes that back by one.
+        place, links, anew, drops = self.place, reset, reset, reset
+        if config.link.messages:
+            m.submodules.placer = placer = PlaceRelay()
+            place, links, anew, drops = placer.place, 0, placer.moved, reset | placer.moved
+            connect_stream(m, self.place_words.i, placer.i)
+            connect_stream(m, placer.o, self.place_words.o)
+            m.d.comb += [placer.given.eq(self.place), self.rank.eq(place.rank), self.forget.eq(anew)]
+        m.submodules.clock = clock = Clock(period=PERIOD, arrival=ReplayReceiver.latency - 2)
+        m.submodules.laps = laps = RecordLaps()
+        m.submodules.table = table = SlotTable(messages=config.link.messages)
+        m.submodules.departures = departures = Departures()
+        path = SlotPath(depth=egress_words(config))
+        m.submodules.path = ResetInserter(anew)(path)
+        ingress = Ingress(segments=segments, packet_words=longest)
+        m.submodules.ingress = ResetInserter(drops)(ingress)
+        m.submodules.transmitter = transmitter = ControlTransmitter(window=_WINDOW)
+        m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
+
+        # Wires, and control words.
+        wiring.connect(m, node=wiring.flipped(self.ring_i), path=path.ring_i)
+        wiring.connect(m, node=wiring.flipped(self.ring_o), path=path.ring_o)
+        connect_units(m, path=path, clock=clock, laps=laps, table=table, departures=departures,
+                      transmitter=transmitter, receiver=receiver, rank=place.rank)
+        connect_stream(m, self.control_i, transmitter.control)
+        connect_stream(m, receiver.control, self.control_o)
+        for words, unit in ((self.clock_words, clock), (self.record_words, laps)):
+            connect_stream(m, words.i, unit.i)
+            connect_stream(m, unit.o, words.o)
+            m.d.comb += unit.place.eq(place)
+        for unit in (clock, laps, table):
+            m.d.comb += unit.reset_link.eq(anew)
+        for unit in (departures, transmitter, receiver):
+            m.d.comb += unit.reset_link.eq(links)
+
+        # TIME, its slots, and what is for tests.
+        state = clock.clock
+        connect_time(m, link=self, units=state, now=state.time, lost=path.lost, granted=laps.granted)
+        ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=anew)
+
+        # Packets for the successor, and the words of the longest that waits, or of those that are usual.
+        enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
+        usual = usual_words(config)
+        recent, most = Signal(), Signal(length.shape(), init=usual)
+        granted = Signal.like(laps.slots.longest)  # which the next lap does not change
+        fits = (path.whole != 0) & (most <= granted)
+        with m.If(laps.granted):
+            m.d.sync += granted.eq(laps.slots.longest)
+        connect_stream(m, self.i, path.i)
+        with m.If(reset):
+            m.d.comb += [path.i.valid.eq(inside if config.link.messages else 0), self.i.ready.eq(1)]
+            if config.link.messages:  # a packet that is cut has an end
+                m.d.comb += path.i.payload.last.eq(1)
+        last = path.i.payload.last if config.link.messages else self.i.payload.last
+        m.d.comb += [
+            enters.eq(path.i.valid & path.i.ready),
+            self.may_start.eq((path.whole <= segments) & ~reset),
+            path.starts.eq(table.starts & (table.mode.message | fits)),
+            laps.record.pending.eq(Mux(recent, MOST_SLOTS, 0)),
+            laps.record.longest.eq(most),
+            self.sent.word.eq(enters), self.sent.packet.eq(enters & last),
+        ]
+        with m.If(enters):
+            m.d.sync += [inside.eq(~last), length.eq(Mux(last, 0, length + 1))]
+        with m.If(self.i.valid | inside | (path.whole != 0)):
+            m.d.sync += recent.eq(1)
+        with m.Elif(laps.granted):
+            m.d.sync += recent.eq(0)
+        with m.If(enters & last & (length >= most)):
+            m.d.sync += most.eq(length + 1)
+        with m.Elif((path.whole == 0) & ~inside):
+            m.d.sync += most.eq(usual)
+        with m.If(anew):
+            m.d.sync += [inside.eq(0), length.eq(0), recent.eq(0), most.eq(usual)]
+
+        # Packets of the predecessor.
+        connect_stream(m, ingress.o, self.o)
+        m.d.comb += [
+            ingress.i.valid.eq(path.arrived), ingress.i.payload.eq(path.word), self.overrun.eq(ingress.overrun),
+            laps.record.room.eq(segments - ingress.packets),
+        ]
+        m.d.sync += [self.received.word.eq(path.arrived), self.received.packet.eq(path.arrived & path.word.last)]
+
+        # Messages.
+        connect_stream(m, self.message_i, path.message_i)
+        m.d.comb += [
+            self.message.eq(path.word), self.heard.eq(path.heard), laps.record.wants.eq(path.message_whole != 0),
+            self.delay.eq(transmitter.delay), self.repairs.link_restarts.eq(transmitter.restarted),
+            self.repairs.words_repeated.eq(transmitter.repeated),
+            self.repairs.checks_failed.eq(receiver.failed),
+        ]
+        return m

@@ -1,0 +1,263 @@
+"""Messages between rank 0's host and the host ports of all nodes."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.protocol import RESPONSE
+from hdl.features.slots.layouts import MESSAGE_OPCODE, MESSAGE_TYPE, MESSAGE_WORDS, check_after, message_header_layout
+from hdl.streams.stream import word_layout
+
+__all__ = ["MessageGate", "MessageStore"]
+
+_ROWS = 128  # of a message in memory, a power of two
+_OFFSET_BITS = 7
+
+
+class MessageStore(wiring.Component):
+    """Keep the messages that come, and give those out whose check is right.
+
+    A message can be read :attr:`latency` cycles after its last word. One that comes while :attr:`messages` are kept
+    is dropped as a whole. Words of a message are read one per cycle: the one of ``offset`` is at ``word`` in the next
+    cycle.
+
+    Members
+    -------
+    word : In(word_layout())
+    heard : In(1)
+        The word is of a message for this node.
+    there : Out(1)
+        There is a message.
+    offset : In(7)
+    read : Out(word_layout())
+        Word at that offset of the oldest message, a cycle later: the header, the payload, and with ``last`` the
+        check.
+    drop : In(1)
+        Pulse: the oldest message is not needed any more.
+    reset_link : In(1)
+        Level: forget a message of which not all words have come.
+    """
+
+    latency = 2
+    messages = 4
+
+    word: In(word_layout())
+    heard: In(1)
+    there: Out(1)
+    offset: In(_OFFSET_BITS)
+    read: Out(word_layout())
+    drop: In(1)
+    reset_link: In(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.memory = memory = Memory(shape=word_layout(), depth=self.messages * _ROWS, init=[],
+                                              attrs={"no_rw_check": 1})
+        write, read = memory.write_port(), memory.read_port()
+        kept = Signal(range(self.messages + 1))
+        into, oldest = Signal(range(self.messages)), Signal(range(self.messages))
+        position, check, ended, refused, accepts = Signal(_OFFSET_BITS), Signal(32), Signal(), Signal(), Signal()
+        full = kept == self.messages
+        next_oldest = Signal.like(oldest)
+        m.d.comb += [
+            write.en.eq(self.heard & ~full & ~ended), write.addr.eq(position | into << _OFFSET_BITS),
+            write.data.eq(self.word),
+            next_oldest.eq(oldest + self.drop),
+            read.en.eq(1), read.addr.eq(self.offset | next_oldest << _OFFSET_BITS), self.read.eq(read.data),
+            accepts.eq(ended & (check == 0) & ~refused),
+            self.there.eq(kept != 0),
+        ]
+        m.d.sync += [ended.eq(self.heard & self.word.last), oldest.eq(next_oldest), into.eq(into + accepts),
+                     kept.eq(kept + accepts - self.drop)]
+        with m.If(self.heard):
+            m.d.sync += [check.eq(check_after(check, self.word.data)),
+                         position.eq(Mux(self.word.last, 0, position + 1)), refused.eq(refused | full)]
+        # No two messages follow without a cycle between them; what would, has a wrong check.
+        with m.If(ended):
+            m.d.sync += [check.eq(0), refused.eq(0)]
+        with m.If(self.reset_link):
+            m.d.sync += [position.eq(0), check.eq(0), refused.eq(0), ended.eq(0)]
+        return m
+
+
+class MessageGate(wiring.Component):
+    """Lead messages between the slots, the host and the host port of a node.
+
+    At rank 0 a packet of the host whose first word is the header of a message goes into the slots; up to 64 words,
+    what is beyond them is dropped. Each message that comes is a packet for the host, with header and check. The path
+    puts a check behind a message that goes.
+
+    At other ranks the words of the messages of a request are one packet for the host port, and its response becomes
+    messages of at most 64 words. Each message of a request that is right gives one message back: one that is not the
+    last, one without words; the last, the first of the answer. The next of an answer waits until a message comes,
+    which has no words then, or is the first of another request. One that begins while another request is open ends
+    that, by a word with ``last``. A message that is not the next of an open request is dropped.
+
+    The host's own requests go to the port as before, one at a time: the next one enters behind the response, and
+    behind that to a request of messages.
+
+    A word is handed on in the cycle in which it comes. ``host_i.ready``, ``host_o``, ``port_i``, ``port_o.ready`` and
+    ``message_o`` depend combinationally on the streams at the other side. A message that is right is offered
+    :attr:`latency` cycles behind its last word, at rank 0 with the header, at others without it, a word per cycle.
+
+    Members
+    -------
+    rank : In(4)
+        Whether it is 0 counts a cycle later.
+    host_i, host_o : In, Out(stream of word_layout())
+    port_i, port_o : Out, In(stream of word_layout())
+        To and from the :class:`~hdl.control.host_port.HostPort`.
+    word : In(word_layout())
+    heard : In(1)
+        Those of :class:`~hdl.features.slots.path.SlotPath`.
+    message_o : Out(stream of word_layout())
+        To its ``message_i``; its ``message_whole`` is not 0 while the node wants to send.
+    reset_link : In(1)
+        Level: forget messages that have not come, or not been made, as a whole.
+    """
+
+    latency = 4
+
+    rank: In(4)
+    host_i: In(stream.Signature(word_layout()))
+    host_o: Out(stream.Signature(word_layout()))
+    port_i: Out(stream.Signature(word_layout()))
+    port_o: In(stream.Signature(word_layout()))
+    word: In(word_layout())
+    heard: In(1)
+    message_o: Out(stream.Signature(word_layout()))
+    reset_link: In(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.store = store = MessageStore()
+        master = Signal(init=1)  # a register, since it chooses between words
+        m.d.sync += master.eq(self.rank == 0)
+        host, port, message = self.host_i, self.port_o, self.message_o
+        asked = data.View(message_header_layout(), host.payload.data)
+        head = data.View(message_header_layout(), store.read.data)
+        # The header of a message is at `store.read`, or a word of one that goes to the host, or to the port.
+        heads, gives, reads = Signal(), Signal(), Signal()
+        heading, filling = Signal(), Signal()  # word of a message that is made
+        # A request of the host is at the port, or goes in; one of messages is at the port, and more of it may come.
+        local, entering, remote, open_ = Signal(), Signal(), Signal(), Signal(name="open")
+        responding, owes = Signal(), Signal()
+        held = Signal()  # the rest of an answer waits; at rank 0, that of a packet is dropped
+        fresh = Signal(init=1)  # of an answer nothing has gone
+
+        # What the host sends: a message, or a request of its own.
+        offers, takes_local, takes_message = Signal(), Signal(), Signal()
+        m.d.comb += [
+            offers.eq(master & (asked.type == MESSAGE_TYPE) & (asked.opcode == MESSAGE_OPCODE)),
+            takes_local.eq(entering | ~(local | remote | offers | (master & (held | ~heading)))),
+            takes_message.eq(master & ~entering & ~held & ((heading & offers) | filling)),
+            host.ready.eq((takes_local & self.port_i.ready) | (takes_message & message.ready & ~self.reset_link)
+                          | (master & heading & held)),
+        ]
+        with m.If(takes_local & host.valid & self.port_i.ready):
+            m.d.sync += [entering.eq(~host.payload.last), local.eq(1)]
+
+        # Words to the port and to the host.
+        place, length, number, ends = Signal(_OFFSET_BITS), Signal(_OFFSET_BITS), Signal(3), Signal()
+        final, cuts, taken, closes = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            final.eq(store.read.last | (reads & (place == length))),
+            # With `remote` nothing of the host enters.
+            self.port_i.valid.eq(Mux(remote, reads | cuts, takes_local & host.valid)),
+            self.port_i.payload.data.eq(Mux(remote, store.read.data, host.payload.data)),
+            closes.eq(cuts | store.read.last | (final & ends)),
+            self.port_i.payload.last.eq(Mux(remote, closes, host.payload.last)),
+            self.host_o.valid.eq(gives | (port.valid & ~remote)),
+            self.host_o.payload.eq(Mux(gives, store.read, port.payload)),
+            taken.eq(Mux(gives, self.host_o.ready, reads & self.port_i.ready)),
+            port.ready.eq(Mux(remote, filling & message.ready & ~self.reset_link, self.host_o.ready & ~gives)),
+        ]
+        with m.If(port.valid & port.ready & ~remote):
+            m.d.sync += responding.eq(~port.payload.last)
+            with m.If(port.payload.last):
+                m.d.sync += local.eq(0)
+
+        # Messages that have come.
+        starts = Signal()
+        m.d.sync += place.eq(store.offset)
+        m.d.comb += store.reset_link.eq(self.reset_link)
+        m.d.comb += [store.word.eq(self.word), store.heard.eq(self.heard)]
+        with m.FSM(name="reader"):
+            with m.State("Empty"):
+                with m.If(store.there):
+                    m.next = "Head"
+            with m.State("Head"):
+                m.d.comb += heads.eq(1)
+                m.d.sync += [length.eq(head.count), ends.eq(head.end)]
+                with m.If(master):
+                    m.d.comb += starts.eq(~responding & ~port.valid)
+                with m.Elif(head.count == 0):
+                    m.d.comb += store.drop.eq(1)
+                with m.Elif(head.begin):
+                    m.d.comb += [cuts.eq(open_), starts.eq(~(remote | local | entering | host.valid))]
+                with m.Elif(open_ & (head.number == number)):
+                    m.d.comb += starts.eq(~owes)
+                with m.Else():
+                    m.d.comb += store.drop.eq(1)
+                with m.If(starts):
+                    m.d.comb += store.offset.eq(~master)
+                    m.d.sync += [remote.eq(~master), number.eq(head.number + 1), gives.eq(master), reads.eq(~master)]
+                    m.next = "Read"
+                with m.Elif(store.drop):
+                    m.next = "Empty"
+                with m.If(cuts & self.port_i.ready):
+                    m.d.sync += open_.eq(0)
+            with m.State("Read"):
+                m.d.comb += store.offset.eq(place + taken)
+                with m.If(taken & final):
+                    m.d.comb += store.drop.eq(1)
+                    m.d.sync += [open_.eq(reads & ~closes), owes.eq(reads & ~closes), gives.eq(0), reads.eq(0)]
+                    m.next = "Empty"
+        with m.If(heads & ~master & ((head.count == 0) | head.begin)):
+            m.d.sync += held.eq(0)
+
+        # Messages that are made.
+        made, count, full = Signal(message_header_layout()), Signal(range(MESSAGE_WORDS)), Signal()
+        source_valid, source_last, fires = Signal(), Signal(), Signal()
+        m.d.comb += [
+            made.type.eq(MESSAGE_TYPE), made.source.eq(self.rank), made.begin.eq(fresh & ~owes),
+            made.opcode.eq(MESSAGE_OPCODE | RESPONSE),
+            source_valid.eq(Mux(master, host.valid, port.valid)),
+            source_last.eq(Mux(master, host.payload.last, port.payload.last)),
+            full.eq(count == MESSAGE_WORDS - 1),
+            message.valid.eq(~self.reset_link & (
+                (filling & source_valid)
+                | (heading & Mux(master, takes_message & host.valid, owes | (port.valid & remote & ~held))))),
+            message.payload.last.eq(Mux(filling, source_last | full, Mux(master, host.payload.last, owes))),
+            # Sources that are 0 unless chosen.
+            message.payload.data.eq((host.payload.data & master.replicate(32))
+                                    | (port.payload.data & (~master & filling).replicate(32))
+                                    | (made.as_value() & (~master & heading).replicate(32))),
+            fires.eq(message.valid & message.ready),
+        ]
+        with m.FSM(name="maker"):
+            with m.State("Header"):
+                m.d.comb += heading.eq(1)
+                m.d.sync += count.eq(0)
+                with m.If(fires):
+                    with m.If(~message.payload.last):
+                        m.next = "Words"
+                    with m.If(~master):
+                        m.d.sync += owes.eq(0)
+                with m.If(master & held & host.valid & host.payload.last):
+                    m.d.sync += held.eq(0)
+            with m.State("Words"):
+                m.d.comb += filling.eq(1)
+                with m.If(fires):
+                    m.d.sync += count.eq(count + 1)
+                    with m.If(message.payload.last):
+                        m.next = "Header"
+                    with m.If(source_last):
+                        m.d.sync += [remote.eq(0), fresh.eq(1)]
+                    with m.Elif(full):
+                        m.d.sync += [held.eq(1), fresh.eq(0)]
+                with m.If(self.reset_link):
+                    m.d.sync += [held.eq(1), fresh.eq(0)]
+                    m.next = "Header"
+        return m

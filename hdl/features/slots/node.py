@@ -1,0 +1,22 @@
+"""Slots in a node: access of rank 0's host by messages."""
+
+from amaranth.lib import wiring
+
+from hdl.features.slots.access import MESSAGES, MessageAccess
+from hdl.node_extension import NodeExtension
+from hdl.streams.stream import connect_stream
+
+__all__ = ["SlotsNode"]
+
+
+class SlotsNode(NodeExtension):
+    """With messages, a gate between the host and the host port."""
+
+    def host(self, m, units):
+        if not self._config.link.messages:
+            return None
+        m.submodules.messages = access = MessageAccess()
+        connect_stream(m, units.node.host_i, access.i)
+        connect_stream(m, access.o, units.node.host_o)
+        wiring.connect(m, ring=units.outputs[MESSAGES], access=access.ring)
+        return access

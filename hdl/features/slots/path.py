@@ -1,0 +1,212 @@
+"""The way of packets in slots through a node: its own, those that pass, and those that come."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.replay.signature import ReplayLinkSignature
+from hdl.features.slots.layouts import MESSAGE_TYPE, check_after, message_header_layout, mode_layout
+from hdl.streams.stream import connect_stream, word_layout
+
+__all__ = ["SlotPath", "SlotSender", "check_capacity"]
+
+
+def check_capacity(words, role):
+    """Raise ValueError unless a queue can have this depth."""
+    if isinstance(words, bool) or not isinstance(words, int) or words < 5:
+        raise ValueError(f"{role} must be an integer of at least 5, not {words!r}")
+
+
+class SlotSender(wiring.Component):
+    """Keep packets, and send one without a pause when told, if it is there as a whole.
+
+    The first word is at ``o`` in the cycle behind ``start``, throughput is one word per cycle. ``o`` is registers, of
+    which all bits are 0 while there is no word, and ``i.ready`` depends on registers alone.
+
+    Parameters
+    ----------
+    depth : int
+        Words that are kept, beside the one at ``o``; at least 5.
+    least : int
+        Words of the shortest packet: 1, or at least 2.
+
+    Members
+    -------
+    i : In(stream of word_layout())
+    o : Out(stream of word_layout())
+        Words, of which each is taken.
+    start : In(1)
+        Pulse, while nothing is being sent: send a packet.
+    whole : Out(range(depth // 2 + 1))
+        Packets that are there as a whole; each counts in the cycle behind its last word, or one later if packets
+        may have one word.
+    left : Out(1)
+        A packet begins to be sent.
+    follows : Out(1)
+        There is a word at ``o`` in the next cycle.
+    """
+
+    def __init__(self, *, depth, least=2):
+        check_capacity(depth, "Queue depth")
+        self._depth, self._least = depth, least
+        super().__init__({
+            "i": In(stream.Signature(word_layout())),
+            "o": Out(stream.Signature(word_layout(), always_ready=True)),
+            "start": In(1), "whole": Out(range(depth // 2 + 1)), "left": Out(1), "follows": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        bits = (self._depth - 1).bit_length()
+        m.submodules.memory = memory = Memory(shape=word_layout(), depth=1 << bits, init=[],
+                                              attrs={"no_rw_check": 1, "ram_style": "block"})
+        write, read = memory.write_port(), memory.read_port()
+        # Places of words that enter and leave. The first of a packet is in the memory's latch before it is asked for.
+        enters, leaves, after, level = (Signal(bits + 1, name=name) for name in (
+            "enters", "leaves", "after", "level"))
+        ended, goes, follows = Signal(), self.left, self.follows
+        m.d.comb += [
+            goes.eq(self.start & (self.whole != 0) & ~self.o.valid),
+            follows.eq(goes | (self.o.valid & ~self.o.payload.last)),
+            after.eq(leaves + follows), level.eq(enters - leaves), self.i.ready.eq(level != self._depth),
+            write.addr.eq(enters), write.data.eq(self.i.payload), write.en.eq(self.i.ready),
+            read.addr.eq(after), read.en.eq(1),
+        ]
+        m.d.sync += [leaves.eq(after), enters.eq(enters + (self.i.valid & self.i.ready)),
+                     self.o.valid.eq(follows), self.o.payload.eq(read.data)]
+        with m.If(~follows):
+            m.d.sync += self.o.payload.eq(0)
+        now = self.i.valid & self.i.ready & self.i.payload.last
+        if self._least == 1:
+            m.d.sync += ended.eq(now)
+        else:
+            m.d.comb += ended.eq(now)
+        m.d.sync += self.whole.eq(self.whole + ended - goes)
+        return m
+
+
+class SlotPath(wiring.Component):
+    """Lead packets of slots between the wires of links with replay and the node, beside control words.
+
+    Words of kind 0 are those of slots, which have no check; those of kind 1 are of replay's transmitter and to its
+    receiver. An own word of a slot goes before one that passes, and this before one of the transmitter,
+    which is told one cycle before an own word of a slot: what is lost of its words is repeated like any word that is
+    damaged. ``lost`` tells of what is lost of packets that pass.
+
+    An own packet is on the wires :attr:`latency` cycles behind ``starts``, if it was there as a whole one cycle
+    before, or a message two, and then word by word. A word that passes is on the wires :attr:`hop` cycle after it has
+    come; so it is there in the same place of its slot as at the node before, whose slots begin earlier by the latency
+    of the wires and of a hop. Whether a packet passes is decided by its first word, and it does until its last one,
+    whatever slot comes. All wires to other nodes are registers: those of the transmitter take a cycle, and so does
+    ``line``.
+
+    A packet of slots that does not pass is ``arrived``. A message is ``heard`` if its header names this rank, whether
+    it passes or not. Behind the last word of an own message, and a cycle without one, goes its check
+    (:func:`~hdl.features.slots.layouts.check_after`).
+
+    Parameters
+    ----------
+    depth, message_depth : int
+        Words of packets, and of messages, that are kept; at least 5.
+
+    Members
+    -------
+    i, message_i : In(stream of word_layout())
+        Packets, of at least two words, and messages, without checks, of this node.
+    word : Out(word_layout())
+        What comes; depends combinationally on ``ring_i``, as the next two do, and they on ``mode``.
+    arrived, heard : Out(1)
+        It is of a packet for this node; of a message for it, with its check as the last word.
+    starts : In(1)
+    mode : In(mode_layout())
+        Those of :class:`~hdl.features.slots.table.SlotTable`.
+    rank : In(4)
+    whole, message_whole : Out
+        Packets and messages that are there as a whole.
+    lost : Out(1)
+        Pulse: a word that had to pass met an own one.
+    ring_i, ring_o : In, Out(ReplayLinkSignature())
+    transmitter : In(ReplayLinkSignature())
+        Its wires are 0 while it has no word.
+    hush : Out(1)
+        It must have none in the next cycle.
+    receiver : Out(ReplayLinkSignature())
+    """
+
+    latency = 3
+    hop = 1
+
+    def __init__(self, *, depth, message_depth=128):
+        check_capacity(depth, "Depth for packets")
+        check_capacity(message_depth, "Depth for messages")
+        self._depths = (depth, message_depth)
+        words = stream.Signature(word_layout())
+        super().__init__({
+            "i": In(words), "message_i": In(words), "word": Out(word_layout()), "arrived": Out(1), "heard": Out(1),
+            "starts": In(1), "mode": In(mode_layout()), "rank": In(4),
+            "whole": Out(range(depth // 2 + 1)), "message_whole": Out(range(message_depth // 2 + 1)),
+            "lost": Out(1), "hush": Out(1),
+            "ring_i": In(ReplayLinkSignature()), "ring_o": Out(ReplayLinkSignature()),
+            "transmitter": In(ReplayLinkSignature()), "receiver": Out(ReplayLinkSignature()),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        came, out, own = self.ring_i, self.ring_o, self.transmitter
+        m.submodules.packets = packets = SlotSender(depth=self._depths[0])
+        m.submodules.messages = messages = SlotSender(depth=self._depths[1], least=1)
+        connect_stream(m, self.i, packets.i)
+        connect_stream(m, self.message_i, messages.i)
+        due = Signal(2)
+        m.d.sync += due.eq(Mux(self.starts & self.mode.drives, Mux(self.mode.message, 2, 1), 0))
+        m.d.comb += [Cat(packets.start, messages.start).eq(due), self.whole.eq(packets.whole),
+                     self.message_whole.eq(messages.whole)]
+
+        # Words that come: of a packet, its first decides.
+        word, header = Signal(), data.View(message_header_layout(), came.data)
+        inside, passing, messaging, mine = Signal(), Signal(), Signal(), Signal()
+        passes, message, meant = Signal(), Signal(), Signal()
+        m.d.comb += [
+            word.eq(came.valid & ~came.kind),
+            passes.eq(Mux(inside, passing, self.mode.passes)),
+            message.eq(Mux(inside, messaging, header.type == MESSAGE_TYPE)),
+            meant.eq(Mux(inside, mine, header.destination == self.rank)),
+        ]
+        with m.If(word):
+            m.d.sync += [inside.eq(~came.last), passing.eq(passes), messaging.eq(message), mine.eq(meant)]
+        m.d.comb += [self.word.data.eq(came.data), self.word.last.eq(came.last),
+                     self.arrived.eq(word & ~message & ~passes), self.heard.eq(word & message & meant)]
+
+        # Words that leave. All that are this node's are 0 while there is none, so that a sum of them is enough.
+        check, checked, counts, ends, checks = Signal(32), Signal(32), Signal(), Signal(), Signal()
+        drives, takes = Signal(), Signal()
+        m.d.comb += [
+            drives.eq(packets.o.valid | messages.o.valid | checks),
+            takes.eq(word & passes & ~drives),
+            self.hush.eq(packets.follows | messages.follows | messages.o.valid | ends),
+        ]
+        m.d.sync += [
+            out.valid.eq(drives | (word & passes) | own.valid), self.lost.eq(drives & word & passes),
+            out.data.eq(Mux(takes, came.data, packets.o.payload.data | messages.o.payload.data | checked | own.data)),
+            out.last.eq(Mux(takes, came.last, packets.o.payload.last | checks | own.last)),
+            out.kind.eq(own.kind & ~takes & ~drives), out.check.eq(own.check),
+        ]
+
+        # The check of the words that are on the wires, of which the last comes a cycle before its own.
+        after = check_after(check, out.data)
+        m.d.sync += [check.eq(after), checked.eq(after), counts.eq(messages.o.valid),
+                     ends.eq(messages.o.payload.last), checks.eq(ends)]
+        with m.If(~counts):
+            m.d.sync += check.eq(0)
+        with m.If(~ends):
+            m.d.sync += checked.eq(0)
+
+        # Control words and what leads back.
+        m.d.comb += [
+            self.receiver.valid.eq(came.valid & came.kind),
+            *(getattr(self.receiver, name).eq(getattr(came, name)) for name in ("data", "last", "kind", "check")),
+            own.line.eq(out.line),
+        ]
+        m.d.sync += came.line.eq(self.receiver.line)
+        return m

@@ -1,0 +1,187 @@
+"""Records of what nodes send and have room for, which one lap of the ring makes known to all."""
+
+from amaranth.hdl import Module, Mux, Signal, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.sequencer import place_layout
+from hdl.features.replay.control_word import ControlType, message_layout
+from hdl.features.slots.layouts import (
+    BEGIN_UNIT,
+    GAP_BITS,
+    MOST_SLOTS,
+    TARGET_BITS,
+    lap_layout,
+    record_layout,
+    record_word_layout,
+    table_layout,
+)
+
+__all__ = ["RecordLaps"]
+
+
+class RecordLaps(wiring.Component):
+    """Send the record of this node when its slots are over, and fold those of all into a table, the same everywhere.
+
+    A node hands on the RECORDs of the others, which come in falling order of ranks, but for its successor's. Rank 0,
+    whose predecessor's slots end later by the way round the ring, sends its own that much later, or when the first
+    one comes. With the records of all ranks there is a table, if they have come at least 3 cycles before slots begin.
+    Any other RECORD is dropped: then nobody has all at the end of the next slots.
+
+    The first lap, and one behind a table that rank 0 did not get, begins as behind slots that are over at a TIME:
+    this is what LAP says, which rank 0 sends round the ring, with the cycles from the end of slots to the next ones:
+    :attr:`hop` for each node, :attr:`margin`, and the way round the ring. A control word takes 8 cycles and the wires
+    to the next node, and a slot 1 cycle and the wires, so records come before slots on wires of any latency.
+
+    A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle, but
+    none is taken for two cycles behind the last of a lap and for one behind LAP, nor before the own record is sent.
+    ``o`` and all other outputs are registers but for ``target``, which depends on ``o`` and ``way`` alone, and
+    ``i.ready``, which depends combinationally on ``o.ready``. Words that should not come now are taken and dropped.
+
+    Members
+    -------
+    i, o : In, Out(stream of message_layout())
+        From the predecessor, and to the successor.
+    place : In(place_layout())
+    record : In(record_layout())
+        Of this node; taken when it is sent.
+    ask : In(1)
+        Pulse, at rank 0: send LAP.
+    over, left : In(1), In(16)
+        Those of :class:`~hdl.features.slots.table.SlotTable`.
+    now : In(16)
+    valid : In(1)
+    way : In(15)
+    error : In(signed(16))
+        TIME of the :class:`~hdl.features.slots.clock.Clock`, and what that says of it.
+    target : Out(16)
+    sets : Out(1)
+        Pulse: low bits of the TIME at which slots of this node are over, as LAP says. They are over later from node
+        to node by the latency of the wires, and so by what the error of TIMEs differs by. Not without TIME.
+    gap : Out(12)
+        Cycles from the end of slots to the beginning of the next ones.
+    slots : Out(table_layout())
+        Right with ``granted``. There are as many slots as the node with most packets needs, and no more than any node
+        has room for: one without packets lets its slots pass.
+    granted : Out(1)
+        Pulse: there is a table.
+    gathers : Out(1)
+        Records are to come.
+    home : Out(1)
+        Pulse, at rank 0: LAP has come back, and with it all words that were sent before.
+    reset_link : In(1)
+        Level: forget all that is under way.
+    turn, most, opens, sent, folds, final, checks : Signal
+        Rank of the last record; packets of the node that has most. A lap begins; the own record is on its way; what
+        ``o`` has is a record that goes into the table; it is the last one; it was a cycle ago. No ports: for proofs.
+    """
+
+    latency = 1
+    hop, margin = 8, 2
+
+    i: In(stream.Signature(message_layout()))
+    o: Out(stream.Signature(message_layout()))
+    place: In(place_layout())
+    record: In(record_layout())
+    ask: In(1)
+    over: In(1)
+    left: In(TARGET_BITS)
+    now: In(TARGET_BITS)
+    valid: In(1)
+    way: In(15)
+    error: In(signed(16))
+    target: Out(TARGET_BITS)
+    sets: Out(1)
+    gap: Out(GAP_BITS)
+    slots: Out(table_layout())
+    granted: Out(1)
+    gathers: Out(1)
+    home: Out(1)
+    reset_link: In(1)
+
+    def __init__(self):
+        super().__init__()
+        self.turn, self.most = Signal(4), Signal(5)
+        self.opens, self.sent, self.folds, self.final, self.checks = (Signal(name=name) for name in (
+            "opens", "sent", "folds", "final", "checks"))
+
+    def elaborate(self, platform):
+        m = Module()
+        word, out, size, rank, table = self.i.payload, self.o.payload, self.place.size, self.place.rank, self.slots
+        told, came = (data.View(record_word_layout(), one.data) for one in (word, out))
+        said, master = data.View(lap_layout(), out.data), rank == 0
+        turn, most, folds = self.turn, self.most, self.folds
+        opens, final, checks = self.opens, self.final, self.checks
+        calls, due, own, last = Signal(), Signal(), Signal(), Signal()
+        free, taken, tells, lap, next = Signal(), Signal(), Signal(), Signal(), Signal(4)
+        busy = final | checks | self.sets
+        m.d.comb += [
+            free.eq(self.o.ready | ~self.o.valid),
+            own.eq(self.gathers & ~self.sent & ~calls & (~master | due)),
+            self.i.ready.eq(free & ~calls & ~(self.gathers & ~self.sent) & ~busy),
+            taken.eq(self.i.valid & self.i.ready),
+            next.eq(Mux(turn == 0, size, turn) - 1), last.eq(next == Mux(rank + 1 == size, 0, rank + 1)),
+            tells.eq((told.type == ControlType.RECORD) & self.gathers & (told.rank == next)
+                     & (told.odd == table.odd)),
+            lap.eq(told.type == ControlType.LAP),
+            opens.eq(self.over & ~self.gathers & ~busy),
+            self.target.eq((said.begin << BEGIN_UNIT) + Mux(master, 0, self.way)),
+        ]
+        m.d.sync += [
+            due.eq((self.left[1:] == size << 2) | self.i.valid), self.home.eq(taken & lap & master),
+            self.granted.eq(checks & self.valid & ~self.left[-1] & (self.left[1:] != 0)),
+            checks.eq(final), final.eq(0), folds.eq(0), self.sets.eq(0),
+        ]
+
+        # To the successor: an own LAP, the own record, or what comes.
+        record, first, span = Signal(record_word_layout()), Signal(lap_layout()), Signal(8)
+        m.d.comb += [
+            span.eq(size * self.hop + self.margin),
+            record.type.eq(ControlType.RECORD), record.rank.eq(rank), record.odd.eq(table.odd),
+            record.record.eq(self.record),
+            first.type.eq(ControlType.LAP), first.odd.eq(table.odd),
+            first.gap.eq(self.way[:GAP_BITS] - self.error[:GAP_BITS] + span),
+            first.begin.eq((self.now >> BEGIN_UNIT) + (size + 2)),
+            out.first.eq(1), out.last.eq(1),
+        ]
+        with m.If(free):
+            m.d.sync += [self.o.valid.eq(calls | own | (taken & ((lap & ~master) | (tells & ~last)))), calls.eq(0)]
+            with m.If(calls):
+                m.d.sync += [out.data.eq(first), self.sets.eq(self.valid)]
+            with m.Elif(own):
+                m.d.sync += [out.data.eq(record), self.sent.eq(1), folds.eq(1), turn.eq(rank)]
+            with m.Else():
+                m.d.sync += out.data.eq(word.data)
+        with m.If(self.ask & master):
+            m.d.sync += calls.eq(1)
+
+        # From the predecessor, and the end of the slots of this node.
+        with m.If(taken & lap & ~master):
+            m.d.sync += self.sets.eq(self.valid)
+        with m.If(taken & tells):
+            m.d.sync += [folds.eq(1), turn.eq(next), final.eq(last)]
+        with m.If(self.left[-1] | checks | self.sets):
+            m.d.sync += self.gathers.eq(0)
+
+        # The table is that of records in `o`, a cycle behind.
+        with m.If(folds):
+            with m.If(came.record.room < table.slots):
+                m.d.sync += table.slots.eq(came.record.room)
+            with m.If(came.record.pending > most):
+                m.d.sync += most.eq(came.record.pending)
+            with m.If(came.record.longest > table.longest):
+                m.d.sync += table.longest.eq(came.record.longest)
+            with m.If(came.record.wants & (came.rank != 0) & ((table.other == 0) | (came.rank < table.other))):
+                m.d.sync += table.other.eq(came.rank)
+        with m.If(checks & (most < table.slots)):
+            m.d.sync += table.slots.eq(most)
+        with m.If(opens):
+            m.d.sync += [self.gathers.eq(1), self.sent.eq(0), table.odd.eq(~table.odd), table.slots.eq(MOST_SLOTS),
+                         most.eq(0), table.longest.eq(0), table.other.eq(0)]
+        with m.If(self.sets):
+            m.d.sync += [self.gap.eq(said.gap), table.odd.eq(said.odd)]
+
+        with m.If(self.reset_link):
+            m.d.sync += [signal.eq(0) for signal in (
+                self.o.valid, self.granted, self.gathers, self.home, calls, folds, final, self.sets, checks)]
+        return m

@@ -1,0 +1,153 @@
+"""Layers that are streamed from a server to workers: docs/relay.md."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+from hdl.config.coupling import Coupling
+from hdl.config.node import SEGMENTS, Coupled
+from hdl.config.ring import Credits, Link, Role, SingleRing, Topology
+from hdl.config.sections import Memories, Optimizer
+from hdl.feature import Feature
+from hdl.section import Flag, OneOf, Part, Parts, Section, Words, option
+
+__all__ = ["FEATURE", "Server", "ServerConfig", "ServerMemories", "StreamingFeature", "Worker"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Worker(Role):
+    """A worker, to which a server streams layers, and which gives it gradients by PUSH: docs/relay.md.
+
+    Parameters
+    ----------
+    broadcast_formats : bool
+        Whether weights have a format in BROADCAST: docs/ring/collective/formats.md.
+    """
+
+    streams: ClassVar[bool] = True
+
+    broadcast_formats: bool = option(False, Flag())
+
+    def needs(self) -> Iterator[str]:
+        yield from super().needs()
+        if self.broadcast_formats:
+            yield "mx"
+
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Server(Role):
+    """The server of workers, with weights and state in its far memory: docs/relay.md.
+
+    Parameters
+    ----------
+    broadcast_formats : bool
+        Whether weights have a format in BROADCAST, and are counted: docs/ring/collective/formats.md.
+    """
+
+    streams: ClassVar[bool] = True
+
+    broadcast_formats: bool = option(False, Flag())
+
+    def needs(self) -> Iterator[str]:
+        yield from super().needs()
+        yield "far"
+        if self.broadcast_formats:
+            yield "mx"
+
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerMemories(Memories):
+    """Memories of a server, which keeps weights and state in its far memory.
+
+    Parameters
+    ----------
+    gradient, weight, state, planes : int
+        As of :class:`Memories`.
+    far : int
+        Capacity in elements of the far memory, with room for weights and state: docs/far.md.
+    """
+
+    far: int = option(32768, Words())
+
+    @property
+    def served(self):
+        """Words of weights and state together."""
+        return self.weight + self.planes * self.state
+
+    def check(self):
+        if self.far < self.served:
+            raise ValueError(f"ServerMemories.far must hold weights and state, {self.served:,} words, not "
+                             f"{self.far:,}")
+
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerConfig(Coupled):
+    """Parameters of a server of layers, which has weights and state in a far memory, and does not compute, mask or
+    infer: docs/relay.md.
+
+    Parameters
+    ----------
+    lanes, segment : int
+        As of :class:`NodeConfig`.
+    topology : SingleRing or Grid
+    memories : ServerMemories
+    optimizer : Optimizer
+    link : Credits or Replay
+    role : Server
+    programs : Programs, optional
+    stub : ComputeStub, optional
+    features : tuple
+        Any of :class:`SettableVersion`, :class:`Tenants` and :class:`Throttles`.
+    """
+
+    is_server: ClassVar[bool] = True
+
+    lanes: int = option(4, OneOf(1, 2, 4, 8))
+    segment: int = option(256, OneOf(*SEGMENTS))
+    topology: Topology = option(SingleRing(), Part(SingleRing, field="topology"))
+    memories: ServerMemories = option(ServerMemories(), Part(ServerMemories))
+    optimizer: Optimizer = option(Optimizer(), Part(Optimizer))
+    link: Link = option(Credits(), Part(Credits, field="link", among=("Replay",)))
+    role: Server = option(Server(), Part(Server))
+    programs: Section | None = option(None, Part(field="programs", optional=True), off=None)
+    stub: Section | None = option(None, Part(field="stub", optional=True), off=None)
+    features: tuple[Section, ...] = option(
+        (), Parts(field="features", among=("SettableVersion", "Tenants", "Throttles")), off=())
+
+    @property
+    def far_words(self) -> int:
+        """Capacity in elements of the far memory."""
+        return self.memories.far
+
+
+class StreamingFeature(Feature):
+    """A node has the operation PUSH, and a server its weights and state in a far memory."""
+
+    couplings = (
+        Coupling(sections=("role", "lanes"), clash=lambda role, lanes: role.broadcast_formats and lanes < 2,
+                 rule="role.broadcast_formats needs lanes of 2, 4 or 8",
+                 reason="encoders of several formats take rows of several elements",
+                 advice="raise lanes or leave broadcast_formats out"),
+        Coupling(sections=("role", "weights"),
+                 clash=lambda role, weights: role.streams and weights.has_master,
+                 rule="role Worker needs weights.codec raw and no weights.master",
+                 reason="the server keeps master weights, and broadcasts weights raw or in formats of its own",
+                 advice="leave weights or the role out"),
+    )
+
+    def parts(self, config):
+        from hdl.features.streaming import fetch
+
+        part = fetch.describe(config)
+        return () if part is None else (part,)
+
+    def collective(self, config):
+        from hdl.features.streaming.collective import StreamingExtension
+
+        return StreamingExtension(config)
+
+
+FEATURE = StreamingFeature()

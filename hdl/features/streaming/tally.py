@@ -1,0 +1,96 @@
+"""The tally of a server: zeros and saturations among the elements of a command, which the host reads in a table."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.mx.coding import flags_layout
+from hdl.memory import write_signature
+from hdl.memory_map import COUNT_WORDS
+
+__all__ = ["ENTRIES", "Tally"]
+
+#: Entries of the table, of four words each: zeros and saturations of FETCH, and then of PUSH.
+ENTRIES = COUNT_WORDS // 4
+
+
+class Tally(wiring.Component):
+    """Count what is found about the first ``length`` elements of a command, and write it into an entry of the table.
+
+    The command's half of the entry is written with zeros when it begins, and behind the end of each packet with the
+    counts of all until then. Findings are counted in the cycle in which they are ``valid``; there is a write
+    :attr:`latency` cycle after a packet's last ones at the earliest. A packet is ``written`` when its counts are.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat, and words in a row of the table: 2, 4 or 8.
+    elements : int
+        Most elements of a command.
+
+    Members
+    -------
+    start : In(1)
+        Begins a command; the four below must hold until its last packet is written.
+    enable : In(1)
+        Whether the command is counted.
+    entry, push, length : In
+        Entry; whether its second half is meant; elements, behind which there may be more in the last packet.
+    flags : In(flags_layout(lanes))
+    written : Out(stream of no bits)
+        One for each packet.
+    port : Out(write_signature(COUNT_WORDS // lanes, lanes))
+    """
+
+    latency = 1
+
+    def __init__(self, *, lanes, elements):
+        self._lanes = lanes
+        self._elements = elements
+        super().__init__({
+            "start": In(1),
+            "enable": In(1),
+            "entry": In(range(ENTRIES)),
+            "push": In(1),
+            "length": In(range(elements + 1)),
+            "flags": In(flags_layout(lanes)),
+            "written": Out(stream.Signature(0)),
+            "port": Out(write_signature(COUNT_WORDS // lanes, lanes)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes, flags, port = self._lanes, self.flags, self.port
+        left = Signal(range(self._elements + 1))
+        zeros, saturations = Signal.like(left), Signal.like(left)
+        due = Signal()  # the entry is to be written
+        ended, whole = Signal(8), Signal(8)  # packets that are counted, and written
+
+        begins = self.start & self.enable
+        counts = flags.valid & self.enable
+        ends = counts & flags.last
+        taken = port.valid & port.ready
+        kept = Cat(left > lane for lane in range(lanes))
+        place = Cat(self.push, self.entry)  # in pairs of words
+        within = (lanes // 2 - 1).bit_length()
+        m.d.comb += [
+            port.valid.eq(due),
+            port.row.eq(place >> within),
+            port.keep.eq(0b11 << (place[:within] << 1) if within else 0b11),
+            *(port.elements[lane].eq(saturations if lane % 2 else zeros) for lane in range(lanes)),
+            self.written.valid.eq(whole != 0),
+        ]
+        m.d.sync += [
+            due.eq((due & ~taken) | begins | ends),
+            ended.eq(Mux(taken, 0, ended) + ends),
+            whole.eq(whole + Mux(taken, ended, 0) - (self.written.valid & self.written.ready)),
+        ]
+        with m.If(begins):
+            m.d.sync += [left.eq(self.length), zeros.eq(0), saturations.eq(0)]
+        with m.Elif(counts):
+            m.d.sync += [
+                left.eq(Mux(kept.all(), left - lanes, 0)),
+                zeros.eq(zeros + sum((flags.zeros & kept)[lane] for lane in range(lanes))),
+                saturations.eq(saturations + sum((flags.saturations & kept)[lane] for lane in range(lanes))),
+            ]
+        return m

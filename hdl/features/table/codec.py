@@ -1,0 +1,65 @@
+"""Table-based compression as a codec of the ring."""
+
+import dataclasses
+
+from hdl.compression.codec import Codebook
+from hdl.features.table.decoder import Decoder
+from hdl.features.table.encoder import Encoder
+from hdl.features.table.format import LookupTable
+from hdl.features.table.length import TableLength
+from hdl.group import GROUP
+
+__all__ = ["TableCodec"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableCodec:
+    """Signs and exponents as they are, and the nearest of some centroids in place of each fraction.
+
+    Members are as :class:`hdl.compression.codec.Codec` has them, the format is that of
+    :class:`~hdl.features.table.format.LookupTable`. The exponents that occur tell how long a packet is.
+
+    Parameters
+    ----------
+    code : int
+    centroids : int
+        Centroids of fractions: 8, 16, 32, 64 or 128.
+    """
+
+    code: int
+    centroids: int
+
+    weights = True
+    gradients = False  # the codebook was made for certain numbers, and sums of them are others
+    exact = False
+    sums_coded = False
+    drops_zeros = False
+    two_passes = True
+    repeatable = True
+    block = GROUP
+    codebook = Codebook.FRACTIONS
+    encoder = Encoder
+    decoder = Decoder
+
+    @property
+    def table(self):
+        """Parameters of the format."""
+        return LookupTable(mantissas=self.centroids, centroids=True, loaded=True)
+
+    @property
+    def parameters(self):
+        """Arguments of encoder and decoder."""
+        return {"table": self.table}
+
+    @property
+    def codebook_words(self):
+        """Words that units are loaded with."""
+        return 2 * self.centroids
+
+    def most_words(self, count):
+        """Return the words of a packet of ``count`` elements of which no two exponents are the same."""
+        return self.table.words(count, min(count, 256)) if count else 0
+
+    def length_counter(self):
+        """Return a counter of groups."""
+        return TableLength(table=self.table)

@@ -1,0 +1,325 @@
+# amaranth: UnusedElaboratable=no
+# Parts are made here to be asked for latencies, even where nothing is elaborated.
+"""Elements to packets of tables and codes, as :mod:`hdl.features.table.format` has them."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression.byte_packing import BytePacker
+from hdl.compression.planes import GroupAssembler, word_count
+from hdl.features.codebook.nearest import Bounds
+from hdl.features.table.centroid_store import CentroidStore
+from hdl.features.table.exponent_set import ROW, ROWS, ExponentSet
+from hdl.features.table.format import check_table
+from hdl.group import GROUP
+from hdl.streams.stream import beat_layout, check_lanes, connect_stream, word_layout
+
+__all__ = ["Encoder"]
+
+
+def _lowest(bits):
+    """The lowest one of some bits, alone."""
+    return Cat(bit & ~bits[:place].any() for place, bit in enumerate(bits))
+
+
+def _index(one_hot):
+    """The number of the bit that is set."""
+    places = range((len(one_hot) - 1).bit_length())
+    return Cat(Cat(bit for number, bit in enumerate(one_hot) if number >> place & 1).any() for place in places)
+
+
+def _is_special(exponent):
+    """Whether it is the exponent of zeros or of infinities."""
+    return ~exponent.any() | exponent.all()
+
+
+class Encoder(wiring.Component):
+    """Compress packets of elements, each of which is streamed twice.
+
+    The first time, on ``scan``, its exponents are collected; the second time, on ``i``, its elements are encoded. No
+    element is stored. The two may overlap: while one packet is encoded, the next one is scanned, and who writes the
+    weights to their memory may as well scan them on their way, so that they are read but once.
+
+    One beat per cycle is taken on either port. From the last beat of its scan to its first element a packet takes
+    four cycles, and of the 16 rows of 16 exponents each one, or as many as exponents of it occur. What is sent in
+    front of the codes takes one cycle per exponent, and one for each four bytes of centroids. The last group is
+    filled up to 32 elements, in as many cycles as if they were given. The first beat that an eight of codes completes
+    is offered :attr:`latency` cycles after its last element was accepted. ``i.ready`` depends combinationally on
+    ``o.ready``, and no other ready on any input.
+
+    Parameters
+    ----------
+    table : LookupTable
+    lanes : int
+        Elements per beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    scan, i : In(stream of beat_layout(lanes, table.format.width))
+    load : In(stream of {data, last})
+        Only with centroids: :attr:`~hdl.features.table.format.LookupTable.load_length` words, in between packets.
+        The bounds between centroids, in the highest bits of a fraction that are compared, and the centroids as they
+        are sent, if they are.
+    o : Out(stream of beat_layout(words))
+    error : Out(1)
+        Pulse: there are too many exponents, or one that the scan has not seen, or a wrong number of words was loaded.
+    """
+
+    def __init__(self, *, table, lanes):
+        check_table(table)
+        check_lanes(lanes)
+        self._table = table
+        self._lanes = lanes
+        elements = stream.Signature(beat_layout(lanes, table.format.width))
+        super().__init__({
+            "scan": In(elements), "i": In(elements),
+            **({"load": In(stream.Signature(word_layout()))} if table.centroids else {}),
+            "o": Out(stream.Signature(beat_layout(self.words))), "error": Out(1),
+        })
+
+    @property
+    def table(self):
+        """Parameters of the format."""
+        return self._table
+
+    @property
+    def lanes(self):
+        """Elements per beat."""
+        return self._lanes
+
+    @property
+    def words(self):
+        """Words per beat of the output."""
+        return word_count(self._lanes, self._table.width)
+
+    @property
+    def stages(self):
+        """Registers between the input and the codes, the input's own not counted."""
+        return self._table.mantissa_bits if self._table.centroids else 2
+
+    @property
+    def latency(self):
+        """Cycles from the beat that completes eight codes to the offer of a beat which their first bytes complete."""
+        assembler = GroupAssembler(lanes=self._lanes, width=self._table.width)
+        return 1 + self.stages + assembler.latency + BytePacker.latency
+
+    def elaborate(self, platform):
+        m = Module()
+        table, lanes = self._table, self._lanes
+        m.submodules.exponents = exponents = ExponentSet(lanes=lanes, format=table.format)
+        m.submodules.assembler = assembler = GroupAssembler(lanes=lanes, width=table.width)
+        m.submodules.packer = packer = BytePacker(words=self.words)
+        store = None
+        if table.centroids:
+            m.submodules.store = store = CentroidStore(table=table)
+            connect_stream(m, self.load, store.load)
+        connect_stream(m, self.scan, exponents.i)
+        connect_stream(m, packer.o, self.o)
+
+        # Rows of exponents, and how many there are below each row.
+        rows = Signal(data.StructLayout({"bits": ROW, "below": 8}))
+        row = Signal(range(ROWS))
+        fresh = Signal()
+        accepting = Signal()
+        unknown = self._elaborate_codes(m, assembler, store, accepting, row, rows, fresh)
+
+        # The preamble: walk through the rows, and give a byte for each bit.
+        bits = Signal(ROW)
+        lowest = Signal(ROW)
+        rest = Signal(ROW)
+        total = Signal(range(257))
+        latest = Signal(8)
+        following = Signal(range(ROWS + 1))
+        load_row = Signal()
+        too_many = Signal()
+        m.d.comb += [
+            lowest.eq(_lowest(bits)),
+            rest.eq(bits & ~lowest),
+            exponents.row.eq(following),
+            exponents.clear.eq(load_row),
+            rows.bits.eq(bits),
+            rows.below.eq(total),
+        ]
+        m.d.sync += [
+            fresh.eq(load_row), too_many.eq(0),
+            self.error.eq(unknown | too_many | (store.error if store is not None else 0)),
+        ]
+        with m.If(fresh):
+            m.d.sync += total.eq(total + sum(bits))
+
+        with m.FSM():
+            with m.State("Idle"):
+                start = exponents.full
+                if store is not None:
+                    m.d.comb += store.open.eq(~exponents.full | store.busy)
+                    start = start & ~store.busy
+                m.d.sync += [following.eq(0), total.eq(0), bits.eq(0)]
+                with m.If(start):
+                    m.next = "Walk"
+            with m.State("Walk"):
+                m.d.comb += [
+                    packer.i.valid.eq(bits.any()),
+                    packer.i.payload.data.eq(Cat(_index(lowest), row)),
+                    packer.i.payload.count.eq(1),
+                ]
+                with m.If(bits.any()):
+                    m.d.sync += latest.eq(Cat(_index(lowest), row))
+                    with m.If(packer.i.ready):
+                        m.d.sync += bits.eq(rest)
+                with m.If(~bits.any() | (packer.i.ready & ~rest.any())):
+                    with m.If(following == ROWS):
+                        m.d.comb += exponents.done.eq(1)
+                        m.d.sync += accepting.eq(1)
+                        m.next = "End"
+                    with m.Else():
+                        m.d.comb += load_row.eq(1)
+            with m.State("End"):
+                last_index = Signal(8)
+                m.d.comb += [
+                    last_index.eq(total - 1),
+                    packer.i.valid.eq(1),
+                    packer.i.payload.data.eq(latest),
+                    packer.i.payload.count.eq(1),
+                    packer.i.payload.align.eq(not table.sent),
+                ]
+                index_bits = (table.exponents - 1).bit_length()
+                m.d.sync += assembler.size.eq(table.code_size(last_index[:index_bits]))
+                with m.If(packer.i.ready):
+                    m.d.sync += too_many.eq(total > table.exponents)
+                    m.next = "Centroids" if table.sent else "Codes"
+            if table.sent:
+                rest_length = (table.mantissas * table.format.fraction_bits // 8 - 1) % 4 + 1
+                with m.State("Centroids"):
+                    m.d.comb += [
+                        packer.i.valid.eq(1),
+                        packer.i.payload.data.eq(store.word),
+                        packer.i.payload.count.eq(Mux(store.final, rest_length, 4)),
+                        packer.i.payload.align.eq(store.final),
+                        store.step.eq(packer.i.ready),
+                    ]
+                    with m.If(packer.i.ready & store.final):
+                        m.next = "Codes"
+            with m.State("Codes"):
+                connect_stream(m, assembler.o, packer.i)
+                with m.If(packer.i.valid & packer.i.ready & packer.i.payload.last):
+                    m.next = "Idle"
+        with m.If(load_row):
+            m.d.sync += [bits.eq(exponents.bits), row.eq(following), following.eq(following + 1)]
+        return m
+
+    def _elaborate_codes(self, m, assembler, store, accepting, row, rows, fresh):
+        """From elements to codes, several registers deep, each of which has its own valid bit.
+
+        Returns
+        -------
+        Value
+            An exponent that the scan has not seen leaves the last register.
+        """
+        table, lanes = self._table, self._lanes
+        format = table.format
+
+        # Hold one beat. The last one of a packet is held, without elements, until its group is whole.
+        held = Signal(self.i.payload.shape())
+        valid = Signal()
+        beat = Signal(range(GROUP // lanes))
+        closing = Signal()
+        free = [Signal(name=f"free_{stage}") for stage in range(self.stages + 1)]
+        m.d.comb += [
+            closing.eq(beat.all()),
+            self.i.ready.eq(accepting & (~valid | (free[0] & (closing | ~held.last)))),
+        ]
+        with m.If(valid & free[0]):
+            m.d.sync += [beat.eq(beat + 1), valid.eq(held.last & ~closing), held.keep.eq(0)]
+        with m.If(self.i.ready):
+            m.d.sync += [held.eq(self.i.payload), valid.eq(self.i.valid)]
+        with m.If(self.i.valid & self.i.ready & self.i.payload.last):
+            m.d.sync += accepting.eq(0)
+
+        # What goes from register to register.
+        lane_layout = data.StructLayout({
+            "keep": 1, "sign": 1, "zero": 1, "special": 1,
+            "fraction": table.compared_bits, "node": table.mantissa_bits, "exponent": 8,
+        })
+        layout = data.StructLayout({"lanes": data.ArrayLayout(lane_layout, lanes), "last": 1, "valid": 1})
+        stages = [Signal(layout, name=f"stage_{stage}") for stage in range(self.stages)]
+        found = [Signal(rows.shape(), name=f"found_{lane}") for lane in range(lanes)]
+        given = Signal(layout)
+        m.d.comb += [given.valid.eq(valid), given.last.eq(held.last & closing)]
+        for lane in range(lanes):
+            element = Signal(format.layout, name=f"element_{lane}")
+            m.d.comb += [
+                element.eq(held.elements[lane]),
+                given.lanes[lane].keep.eq(held.keep[lane]),
+                given.lanes[lane].sign.eq(element.sign),
+                given.lanes[lane].zero.eq(~element.fraction.any()),
+                given.lanes[lane].special.eq(_is_special(element.exponent)),
+                given.lanes[lane].fraction.eq(element.fraction[-table.compared_bits:]),
+                given.lanes[lane].exponent.eq(element.exponent),
+            ]
+            if not table.centroids:
+                m.d.comb += given.lanes[lane].node.eq(element.fraction[-table.mantissa_bits:])
+            m.submodules[f"index_{lane}"] = memory = Memory(shape=rows.shape(), depth=ROWS, init=[])
+            write = memory.write_port()
+            read = memory.read_port(domain="comb")
+            m.d.comb += [
+                write.addr.eq(row), write.data.eq(rows), write.en.eq(fresh),
+                read.addr.eq(element.exponent[4:]),
+            ]
+            with m.If(free[0]):
+                m.d.sync += found[lane].eq(read.data)
+
+        unknown = []
+        for number, stage in enumerate(stages):
+            before = stages[number - 1] if number else given
+            m.d.comb += free[number].eq(free[number + 1] | ~stage.valid)
+            with m.If(free[number]):
+                m.d.sync += stage.eq(before)
+            above = None
+            if table.centroids:
+                level = number
+                m.submodules[f"bounds_{level}"] = bounds = Bounds(
+                    lanes=lanes, level=level, width=table.compared_bits)
+                m.d.comb += [
+                    bounds.write.eq(store.write[level]),
+                    bounds.address.eq(store.number[table.mantissa_bits - level:]),
+                    bounds.bound.eq(store.bound),
+                ]
+                above = bounds.above
+            for lane in range(lanes):
+                target, source = stage.lanes[lane], before.lanes[lane]
+                if above is not None:
+                    m.d.comb += [
+                        bounds.numbers[lane].eq(source.fraction),
+                        bounds.nodes[lane].eq(source.node),
+                    ]
+                    with m.If(free[number]):
+                        m.d.sync += target.node.eq(Cat(above[lane], source.node))
+                if number == 1:
+                    # The number of exponents in the row that are below this one, and of those in the rows below.
+                    upto = Signal(ROW, name=f"upto_{lane}")
+                    m.d.comb += upto.eq(Cat(source.exponent[:4] > place for place in range(ROW)))
+                    with m.If(free[number]):
+                        m.d.sync += target.exponent.eq(found[lane].below + sum(found[lane].bits & upto))
+                    known = Signal(name=f"known_{lane}")
+                    m.d.comb += known.eq(found[lane].bits.bit_select(source.exponent[:4], 1))
+                    unknown.append(before.valid & free[number] & source.keep & ~known)
+
+        result = stages[-1]
+        m.d.comb += [
+            assembler.i.valid.eq(result.valid),
+            assembler.i.payload.last.eq(result.last),
+            free[self.stages].eq(assembler.i.ready),
+        ]
+        for lane in range(lanes):
+            source = result.lanes[lane]
+            mantissa = Signal(table.mantissa_bits, name=f"mantissa_{lane}")
+            # Where the fraction of zero has the index 0, nothing else has.
+            m.d.comb += [
+                mantissa.eq(Mux(source.special, Mux(source.zero, 0, Cat(source.node[0] | ~source.node.any(),
+                                                                        source.node[1:])), source.node)),
+                assembler.i.payload.codes[lane].eq(
+                    Mux(source.keep, Cat(source.sign, mantissa, source.exponent), 0)),
+            ]
+        return Cat(unknown).any()

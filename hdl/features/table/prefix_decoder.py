@@ -1,0 +1,227 @@
+# amaranth: UnusedElaboratable=no
+# Codecs are made here by their parameters, and asked for latencies and widths even where nothing is elaborated.
+"""Packets of prefix codes to elements; see :mod:`hdl.features.table.prefix_code`."""
+
+from amaranth.hdl import Array, Cat, Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.table.prefix_code import LONGEST, WORDS, Walk, longest_first
+from hdl.streams.stream import beat_layout, word_layout
+
+__all__ = ["Decoder"]
+
+
+class Decoder(wiring.Component):
+    """Expand packets, one element per cycle; an escape takes two.
+
+    A table takes :attr:`table_cycles` cycles. An element is given when it is known whether another one follows it.
+    ``i.ready`` depends on registers alone.
+
+    A packet raises ``error`` whose table is not that of a code, which then gives nothing; one that ends before its
+    end is told, or later; and one that has no elements. What was expanded is given, the last of it marked as such,
+    and the next packet is sound again.
+
+    Members
+    -------
+    i : In(stream of {data, last})
+    o : Out(stream of beat_layout(1, 16))
+    error : Out(1)
+        Pulse: this packet is malformed.
+    """
+
+    #: Cycles from the first word of a table to the first element, as long as words come.
+    table_cycles = 24
+
+    def __init__(self):
+        super().__init__({
+            "i": In(stream.Signature(word_layout())),
+            "o": Out(stream.Signature(beat_layout(1, 16))),
+            "error": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.walk = walk = Walk()
+        m.submodules.exponents = memory = Memory(shape=data.ArrayLayout(unsigned(8), 4), depth=4, init=[])
+        write = memory.write_port()
+        read = memory.read_port(domain="comb")
+
+        # Hold one word, and give it in halves.
+        word = Signal(word_layout())
+        word_valid = Signal()
+        upper = Signal()  # its lower half was given
+        take_word = Signal()
+        take_half = Signal()
+        final = Signal()  # the last word of the packet was given
+        m.d.comb += self.i.ready.eq(~word_valid | take_word | (take_half & upper))
+        with m.If(self.i.ready):
+            m.d.sync += [word.eq(self.i.payload), word_valid.eq(self.i.valid), upper.eq(0)]
+        with m.Elif(take_half):
+            m.d.sync += [upper.eq(1), word.data.eq(word.data[16:])]
+
+        # The bits that come next: a half is put behind them, and those of one element are taken away.
+        window = Signal(48)
+        fill = Signal(range(49))
+        extended = Signal(48)
+        raw = window[:8]
+        code = Signal(LONGEST)
+        limits = [Signal(LONGEST + 1, name=f"limit_{length}") for length in range(1, LONGEST + 1)]
+        below = Signal(LONGEST)
+        less = Signal(3)  # length less one
+        escape_code = Signal(LONGEST)
+        first_exponent = Signal(8)
+        enough = Signal()
+        consume_code = Signal()
+        consume_byte = Signal()
+        clear = Signal()
+        m.d.comb += [
+            code.eq(longest_first(window[8:])),
+            # The lower bits of a limit are zeros. No code is longer than the longest.
+            below.eq(Cat(1 if length == LONGEST else code[LONGEST - length:] < limit[LONGEST - length:]
+                         for length, limit in enumerate(limits, 1))),
+            less[2].eq(~below[3]),
+            less[1].eq(below[3] & ~below[1]),
+            less[0].eq(Mux(below[3], Mux(below[1], ~below[0], ~below[2]), ~below[4])),
+            extended.eq(window | Mux(take_half, word.data[:16] << fill[:5], 0)),
+            enough.eq(fill >= 8 + LONGEST),
+        ]
+        # The length, and whether anything is taken, come late: they choose among what was counted for each case.
+        filled = Signal(range(65))
+        m.d.comb += filled.eq(Cat(fill[:4], fill[4:] + take_half))
+        counts = [Signal.like(fill, name=f"count_{taken}") for taken in range(8, 9 + LONGEST)]
+        m.d.comb += [count.eq(filled - taken) for taken, count in enumerate(counts, 8)]
+        m.d.sync += [
+            window.eq(Mux(consume_code, extended[9:] >> less, Mux(consume_byte, extended[8:], extended))),
+            fill.eq(Mux(consume_code, Array(counts[1:])[less], Mux(consume_byte, counts[0], filled))),
+        ]
+        with m.If(clear):
+            m.d.sync += [window.eq(0), fill.eq(0), final.eq(0)]
+        with m.Elif(take_half & upper & word.last):
+            m.d.sync += final.eq(1)
+
+        # Symbols of each length follow each other, and so do their codes.
+        offsets = [Signal(4, name=f"offset_{length}") for length in range(1, LONGEST + 1)]
+        fresh = Signal(LONGEST)  # lengths without symbols as yet
+        for length, (limit, offset) in enumerate(zip(limits, offsets, strict=True), 1):
+            with m.If(walk.active & (walk.length <= length)):
+                m.d.sync += limit.eq(walk.after)
+            with m.If(walk.active & (walk.length == length)):
+                m.d.sync += fresh[length - 1].eq(0)
+                with m.If(fresh[length - 1]):
+                    m.d.sync += offset.eq(walk.symbol - walk.code[LONGEST - length:])
+            with m.If(walk.start):
+                m.d.sync += limit.eq(0)
+        with m.If(walk.start):
+            m.d.sync += fresh.eq(~0)
+        with m.If(walk.active & walk.final):
+            m.d.sync += escape_code.eq(walk.code)
+
+        # An element waits until another one follows or the packet ends; then its exponent is looked up.
+        pending = Signal(data.StructLayout({
+            "raw": 8, "code": LONGEST, "less": 3, "exponent": 8, "escaped": 1, "valid": 1}))
+        found = Signal(data.StructLayout({
+            "raw": 8, "symbol": 4, "exponent": 8, "escaped": 1, "last": 1, "valid": 1}))
+        output_free = Signal()
+        room = Signal()
+        forward = Signal()
+        ending = Signal()
+        m.d.comb += [output_free.eq(self.o.ready | ~self.o.valid), room.eq(output_free | ~found.valid)]
+        prefix = Signal(4)
+        offset = Signal(4)
+        with m.Switch(pending.less):
+            for length in range(1, LONGEST + 1):
+                with m.Case(length - 1):
+                    m.d.comb += [prefix.eq(pending.code[LONGEST - length:]), offset.eq(offsets[length - 1])]
+        with m.If(room):
+            m.d.sync += [
+                found.raw.eq(pending.raw), found.symbol.eq(prefix + offset), found.exponent.eq(pending.exponent),
+                found.escaped.eq(pending.escaped), found.last.eq(ending), found.valid.eq(forward & pending.valid),
+            ]
+        m.d.comb += read.addr.eq(found.symbol[2:])
+        with m.If(output_free):
+            m.d.sync += [
+                self.o.valid.eq(found.valid),
+                self.o.payload.elements[0].eq(Cat(
+                    found.raw[:7], Mux(found.escaped, found.exponent, read.data[found.symbol[:2]]), found.raw[7])),
+                self.o.payload.keep.eq(1),
+                self.o.payload.last.eq(found.last),
+            ]
+        with m.If(ending):
+            m.d.sync += pending.valid.eq(0)
+
+        words = Signal(range(WORDS))
+        bad = Signal()
+        escape_raw = Signal(8)
+        m.d.comb += [
+            write.addr.eq(words), write.data.eq(word.data), write.en.eq(take_word & (words < 4)),
+            walk.lengths.eq(word.data),
+        ]
+        m.d.sync += self.error.eq(0)
+
+        def end(*, error):
+            """The packet is over; what is left of it goes unseen."""
+            m.d.comb += [forward.eq(1), ending.eq(1)]
+            m.d.sync += self.error.eq(error | ~pending.valid)
+            with m.If(~final & ~(take_half & upper & word.last)):
+                m.d.sync += self.error.eq(1)
+                m.next = "Rest"
+            with m.Else():
+                m.next = "Table"
+
+        with m.FSM():
+            with m.State("Table"):
+                # The exponents of the packet before are looked up until its last element is given.
+                m.d.comb += [take_word.eq(word_valid & ~found.valid), clear.eq(1)]
+                with m.If(take_word):
+                    m.d.sync += [words.eq(words + 1), bad.eq(0)]
+                    m.d.comb += walk.load.eq(words >= 4)
+                    with m.If(words == 0):
+                        m.d.sync += first_exponent.eq(word.data[:8])
+                    with m.If(words == WORDS - 1):
+                        m.d.comb += walk.start.eq(~word.last)
+                        m.d.sync += words.eq(0)
+                        m.next = "Walk"
+                    with m.If(word.last):
+                        m.d.sync += [self.error.eq(1), words.eq(0)]
+                        m.next = "Table"
+            with m.State("Walk"):
+                with m.If(walk.active):
+                    m.d.sync += bad.eq(bad | ~walk.sound)
+                    with m.If(walk.final):
+                        m.next = "Elements"
+                        with m.If(bad | ~walk.sound):
+                            m.d.sync += self.error.eq(1)
+                            m.next = "Rest"
+            with m.State("Elements"):
+                m.d.comb += take_half.eq(word_valid & (fill < 32) & ~final)
+                with m.If(enough & room):
+                    with m.If(code >= escape_code):
+                        m.d.comb += consume_code.eq(1)
+                        m.d.sync += escape_raw.eq(raw)
+                        m.next = "Escape"
+                    with m.Else():
+                        m.d.comb += [consume_code.eq(1), forward.eq(1)]
+                        m.d.sync += [pending.raw.eq(raw), pending.code.eq(code), pending.less.eq(less),
+                                     pending.escaped.eq(0), pending.valid.eq(1)]
+                with m.Elif(~enough & final & room):
+                    end(error=1)
+            with m.State("Escape"):
+                m.d.comb += take_half.eq(word_valid & (fill < 32) & ~final)
+                with m.If((fill >= 8) & room):
+                    m.d.comb += consume_byte.eq(1)
+                    m.next = "Elements"
+                    with m.If(raw == first_exponent):
+                        end(error=0)
+                    with m.Else():
+                        m.d.comb += forward.eq(1)
+                        m.d.sync += [pending.raw.eq(escape_raw), pending.exponent.eq(raw), pending.escaped.eq(1),
+                                     pending.valid.eq(1)]
+                with m.Elif((fill < 8) & final & room):
+                    end(error=1)
+            with m.State("Rest"):
+                m.d.comb += [take_word.eq(word_valid), clear.eq(1)]
+                with m.If(word_valid & word.last):
+                    m.next = "Table"
+        return m

@@ -1,0 +1,49 @@
+"""Tenant, windows and ends of budgets, for inputs of engines."""
+
+import dataclasses
+
+from hdl.control.source import Source
+from hdl.control.tenancy import windowed
+
+__all__ = ["Cut", "Tenant", "Window"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfTenants(Source):
+    """Base of the sources of nodes with tenants."""
+
+    def check(self, config, what):
+        if not config.has("tenants"):
+            raise ValueError(f"{what} needs a node with tenants")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tenant(_OfTenants):
+    """Tenant that the node executes."""
+
+    def signal(self, units, engine):
+        return units.tenancy.tenant
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut(_OfTenants):
+    """Whether the engine's command is over its budget."""
+
+    def signal(self, units, engine):
+        return units.cuts[units.queue_of(engine)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Window(_OfTenants):
+    """Window of the tenant that the node executes at a memory space, by its name."""
+
+    name: str
+
+    def check(self, config, what):
+        super().check(config, what)
+        names = [space.name for space in windowed(config)]
+        if self.name not in names:
+            raise ValueError(f"{what} must be the window of one of {', '.join(names)}, not {self.name!r}")
+
+    def signal(self, units, engine):
+        return units.tenancy.windows[self.name]

@@ -1,0 +1,123 @@
+"""Windows of tenants: the part of each memory space that a tenant has."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import bits_for
+
+from hdl.control.registers import register
+from hdl.control.tenancy import (
+    FAR_SPACE,
+    MOST_TENANTS,
+    TENANT_BITS,
+    asked_layout,
+    found_layout,
+    tenancy_layout,
+    windowed,
+)
+from hdl.group import GROUP
+from hdl.guard import window_layout
+
+__all__ = ["WindowTable"]
+
+
+class WindowTable(wiring.Component):
+    """Keep the windows of two tenants in each memory space, and give those of the one that the node executes.
+
+    While ``set`` of :attr:`window` is high, the window of its tenant and space becomes that from ``base`` to
+    ``bound``; one with ``base`` > ``bound``, or beyond the memory, becomes an empty one. The tenant is taken over
+    from its register. Neither happens while the node is ``busy``; and in a node with control words, which come at any
+    time, the tenant changes only while links are reset, so that the one before is forgotten. The privileged host,
+    tenant 0, has all of each memory, and tenant 3 nothing.
+
+    All windows are in one small memory, which is read in the cycle in which a request asks. In other cycles the
+    windows in :attr:`tenancy` are brought up to date from there, one after the other: they follow a change at most
+    :attr:`latency` cycles later, and one more for each request in between; a command comes by a packet, which takes
+    longer. After a reset no tenant has a window: the memory is cleared in fewer than four times as many cycles, and
+    is not read for tenants until then.
+
+    Parameters
+    ----------
+    config : NodeConfig
+
+    Members
+    -------
+    tenant, window, base, bound : In
+        Registers TENANT, WINDOW, WINDOW_BASE and WINDOW_BOUND.
+    busy : In(1)
+        A command, or a program, is in the node.
+    link_reset : In(1), in a node with control words
+    tenancy : Out(tenancy_layout(config))
+    changed : Out(1)
+        The tenant changes with the next edge.
+    asked : In(asked_layout())
+    found : Out(found_layout())
+        Window of the tenant and the space that a request asks for, in the same cycle; empty if there is none, and for
+        the trace, which is no window.
+    """
+
+    def __init__(self, *, config):
+        self._config = config
+        self._spaces = windowed(config)
+        self._bits = max(bits_for(len(self._spaces) - 1), 1)  # of a space in the memory
+        #: Window that is brought up to date, or cleared, and whether all are being cleared: for specifications too.
+        self.turn, self.clearing = Signal(self._bits + TENANT_BITS), Signal(init=1)
+        super().__init__({
+            "tenant": In(TENANT_BITS), "window": In(register("WINDOW").width),
+            "base": In(register("WINDOW_BASE").width), "bound": In(register("WINDOW_BOUND").width),
+            "busy": In(1),
+            **({"link_reset": In(1)} if config.has_signals else {}),
+            "tenancy": Out(tenancy_layout(config)),
+            "changed": Out(1),
+            "asked": In(asked_layout()),
+            "found": Out(found_layout()),
+        })
+
+    @property
+    def latency(self):
+        return (1 << self._bits) + 1
+
+    def elaborate(self, platform):
+        m = Module()
+        config, spaces, bits, asked = self._config, self._spaces, self._bits, self.asked
+        fields = {field.name: self.window[field.bit:field.bit + field.width] for field in register("WINDOW").fields}
+        layout = window_layout(max(space.words for space in spaces))
+        everything = [{"base": 0, "size": space.words // GROUP} for space in spaces]
+        m.submodules.memory = memory = Memory(shape=layout, depth=MOST_TENANTS + 1 << bits, init=everything)
+        write, read = memory.write_port(), memory.read_port(domain="comb")
+        turn, clearing = self.turn, self.clearing
+        capacity = Signal.like(self.bound)
+        place = Signal(bits)  # in the memory, of the space of a window that is set
+        known = Signal()
+        free = ~self.busy & self.link_reset if config.has_signals else ~self.busy
+
+        with m.Switch(fields["space"]):
+            for n, space in enumerate(spaces):
+                with m.Case(space.number):
+                    m.d.comb += [capacity.eq(space.words // GROUP), place.eq(n), known.eq(1)]
+        good = (self.base <= self.bound) & (self.bound <= capacity) & ~clearing
+        number = Mux(clearing, turn[bits:], fields["tenant"])
+        m.d.comb += [
+            write.addr.eq(Cat(Mux(clearing, turn[:bits], place), number)),
+            write.data.base.eq(self.base), write.data.size.eq(Mux(good, self.bound - self.base, 0)),
+            write.en.eq((clearing | (fields["set"] & known & ~self.busy)) & number.any() & ~number.all()),
+            self.changed.eq(free & (self.tenant != self.tenancy.tenant)),
+        ]
+        with m.If(free):
+            m.d.sync += self.tenancy.tenant.eq(self.tenant)
+
+        who = Mux(asked.valid, asked.tenant, self.tenancy.tenant)
+        nobody = clearing & who.any()  # until all is cleared a tenant has what tenant 3 has
+        last = sum(space.number != FAR_SPACE for space in spaces)
+        m.d.comb += [
+            read.addr.eq(Cat(Mux(asked.valid, asked.space[:bits], turn[:bits]), who | nobody.replicate(TENANT_BITS))),
+            self.found.base.eq(read.data.base), self.found.size.eq(Mux(asked.space < last, read.data.size, 0)),
+        ]
+        with m.If(~asked.valid):
+            m.d.sync += [turn.eq(turn + 1), clearing.eq(clearing & ~turn.all())]
+            for n, space in enumerate(spaces):
+                with m.If(turn[:bits] == n):
+                    m.d.sync += [self.tenancy.windows[space.name].base.eq(read.data.base),
+                                 self.tenancy.windows[space.name].size.eq(read.data.size)]
+        return m

@@ -1,0 +1,168 @@
+"""Features by name: what each of them adds to nodes, in plain words, so that none is imported before it is named.
+
+A feature is a folder ``hdl/features/<name>``. It may be deleted with that folder, those of the same name in other
+trees, the features that require it, and its entry here.
+"""
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hdl.feature import Feature
+
+__all__ = ["FEATURES", "Codes", "Entry", "codes", "feature", "feature_of_format", "feature_of_section",
+           "format_names", "section", "section_names"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Codes:
+    """Codes of a format: None for a use that it does not have.
+
+    Parameters
+    ----------
+    ring : int, optional
+        In the header of a packet.
+    gradients : bool
+        Whether gradients can go through it on the ring, as well as weights.
+    operands : int, optional
+        In an instruction of the compute engine.
+    blocks : bool
+        Whether operands are multiplied in blocks.
+    broadcast : int, optional
+        In a BROADCAST command of a server.
+    """
+
+    ring: int | None = None
+    gradients: bool = True
+    operands: int | None = None
+    blocks: bool = False
+    broadcast: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One feature.
+
+    Parameters
+    ----------
+    module : str
+        Module with its description, ``FEATURE``.
+    sections : mapping
+        Names of the types of sections that it adds, by the field of a configuration that may have them;
+        ``configuration`` is a configuration of its own.
+    formats : mapping
+        Codes of the formats that it adds, by their names.
+    """
+
+    module: str
+    sections: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    formats: Mapping[str, Codes] = dataclasses.field(default_factory=dict)
+
+
+#: All features by their names. Types of sections, and features that come with an engine, are in this order.
+FEATURES: dict[str, Entry] = {
+    "grid": Entry(module="hdl.features.grid.feature", sections={"topology": ("Grid",)}),
+    "replay": Entry(module="hdl.features.replay.feature", sections={"link": ("Replay",)}),
+    "slots": Entry(module="hdl.features.slots.feature", sections={"link": ("Slots", "JobSlots")}),
+    "streaming": Entry(module="hdl.features.streaming.feature", sections={
+        "role": ("Worker", "Server"), "memories": ("ServerMemories",), "configuration": ("ServerConfig",)}),
+    "programs": Entry(module="hdl.features.programs.feature", sections={"programs": ("Programs",)}),
+    "compute": Entry(module="hdl.features.compute.feature", sections={"compute": ("Compute",)}),
+    "block_operands": Entry(module="hdl.features.block_operands.feature"),
+    "codebook_layers": Entry(module="hdl.features.codebook_layers.feature"),
+    "far": Entry(module="hdl.features.far.feature"),
+    "compute_stub": Entry(module="hdl.features.compute_stub.feature", sections={"stub": ("ComputeStub",)}),
+    "quorum": Entry(module="hdl.features.quorum.feature"),
+    "quantization": Entry(module="hdl.features.quantization.feature", sections={"features": ("Quantization",)}),
+    "settable_version": Entry(module="hdl.features.settable_version.feature",
+                              sections={"features": ("SettableVersion",)}),
+    "tenants": Entry(module="hdl.features.tenants.feature", sections={"features": ("Tenants",)}),
+    "throttles": Entry(module="hdl.features.throttles.feature", sections={"features": ("Throttles",)}),
+    "bf16": Entry(module="hdl.features.bf16.feature", formats={"bf16": Codes(ring=2, operands=1)}),
+    "mx": Entry(module="hdl.features.mx.feature", formats={
+        "mx9": Codes(ring=3, operands=2, blocks=True, broadcast=3),
+        "mx6": Codes(ring=4, operands=3, blocks=True, broadcast=2),
+        "mx4": Codes(ring=5, operands=4, blocks=True, broadcast=1),
+        "bfp8": Codes(ring=6),
+        "mxint8": Codes(ring=7),
+        "mxfp8_e4m3": Codes(ring=8),
+        "mxfp8_e5m2": Codes(ring=9),
+        "mxfp6_e2m3": Codes(ring=10),
+        "mxfp6_e3m2": Codes(ring=11),
+        "mxfp4_e2m1": Codes(ring=12, operands=5, blocks=True),
+        "mxfp8_e4m3_up": Codes(ring=17),
+        "mxfp4_e2m1_up": Codes(ring=18, operands=6, blocks=True),
+    }),
+    "table": Entry(module="hdl.features.table.feature", formats={"table32": Codes(ring=13, gradients=False)}),
+    "codebook": Entry(module="hdl.features.codebook.feature", formats={
+        "centroid16": Codes(ring=14, gradients=False), "centroid64": Codes(ring=15, gradients=False)}),
+    "nvfp4": Entry(module="hdl.features.nvfp4.feature", formats={"nvfp4": Codes(ring=19, operands=7, blocks=True)}),
+    "int16": Entry(module="hdl.features.int16.feature", sections={
+        "memories": ("Int16Memories",), "configuration": ("Int16Config",)}),
+}
+
+
+@functools.cache
+def feature(name: str) -> "Feature":
+    """Description of a feature.
+
+    Raises
+    ------
+    ValueError
+        There is no such feature, or none that it requires.
+    """
+    if name not in FEATURES:
+        raise ValueError(f"Feature must be one of {', '.join(FEATURES)}, not {name!r}")
+    description: Feature = importlib.import_module(FEATURES[name].module).FEATURE
+    missing = [other for other in description.requires if other not in FEATURES]
+    if missing:
+        raise ValueError(f"Feature {name} needs feature {missing[0]}, which is not in this copy: leave {name} out")
+    return description
+
+
+def section_names(field: str) -> tuple[str, ...]:
+    """Names of the types of sections that features add to a field of a configuration."""
+    return tuple(name for entry in FEATURES.values() for name in entry.sections.get(field, ()))
+
+
+def feature_of_section(name: str) -> str | None:
+    """Name of the feature that adds a type of section, or None for one of the core."""
+    return next((feature for feature, entry in FEATURES.items()
+                 if any(name in names for names in entry.sections.values())), None)
+
+
+def section(name: str) -> Any:
+    """Type of section of a feature, by its name."""
+    owner = feature_of_section(name)
+    if owner is None:
+        raise ValueError(f"Section must be one of a feature, not {name!r}")
+    feature(owner)
+    return getattr(importlib.import_module(FEATURES[owner].module), name)
+
+
+def codes(name: str) -> Codes:
+    """Codes of a format of a feature, by its name."""
+    return FEATURES[feature_of_format(name)].formats[name]
+
+
+def format_names(use: str) -> tuple[str, ...]:
+    """Names of the formats of features that have a use, ``ring``, ``operands`` or ``broadcast``, by their codes."""
+    names = {name: getattr(given, use) for entry in FEATURES.values() for name, given in entry.formats.items()}
+    return tuple(sorted((name for name, code in names.items() if code is not None), key=lambda name: names[name]))
+
+
+def feature_of_format(name: str) -> str:
+    """Name of the feature that adds a format.
+
+    Raises
+    ------
+    KeyError
+        There is none.
+    """
+    for owner, entry in FEATURES.items():
+        if name in entry.formats:
+            return owner
+    raise KeyError(name)

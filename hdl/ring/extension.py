@@ -1,0 +1,112 @@
+"""Extensions of the collective engine: what a feature adds to it, one object for each feature of a node.
+
+:class:`~hdl.ring.collective.CollectiveEngine` asks each extension in turn, in the order of the registry of features.
+An extension overrides the methods that it needs, and by default adds nothing. For example, one that counts the cycles
+in which the ring is idle::
+
+    class IdleCount(CollectiveExtension):
+        def counts(self):
+            return {"ring_idle": 1}
+
+        def connect(self, m, units):
+            m.d.comb += units.engine.count.ring_idle.eq(~units.link.sent.word & ~units.link.received.word)
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from hdl.control.source import Purpose, Source
+from hdl.feature import objects_of
+from hdl.ring.link_ends import LinkEnds
+
+__all__ = ["CollectiveExtension", "CollectiveUnits", "extensions", "link_class"]
+
+
+@dataclasses.dataclass(kw_only=True)
+class CollectiveUnits:
+    """Units and signals of a collective engine, as extensions see them while it is elaborated."""
+
+    #: The engine itself, for its ports.
+    engine: Any
+    control: Any
+    link: Any
+    packetizer: Any
+    depacketizer: Any
+    datapath: Any
+    #: The command that was taken last, and its setup, in registers.
+    command: Any
+    setup: Any
+    #: Header of an ABORT.
+    abort_header: Any
+    #: Whether the command on offer sums along a chain of nodes.
+    chained: Any = 0
+    #: Units of control words, in a node that has them: the extension of replay makes them.
+    words: Any = None
+    #: Whether these are to begin again; and whether links do, with a new setting.
+    words_reset: Any
+    links_reset: Any = 0
+
+
+class CollectiveExtension:
+    """Base of the extensions of a collective engine.
+
+    Parameters
+    ----------
+    config : Configuration
+
+    Members
+    -------
+    link : type, optional
+        Class of the ends of links in place of :class:`~hdl.ring.link_ends.LinkEnds`: that of the first extension with
+        one.
+    control : mapping
+        Options of :class:`~hdl.ring.control.CollectiveControl`.
+    inputs, outputs, joins : mapping
+        Of the engine's :class:`~hdl.control.engine.EngineDescription`.
+    """
+
+    link: Any = None
+    control: Mapping[str, bool] = {}
+    inputs: Mapping[str, Source] = {}
+    outputs: Mapping[Purpose, str] = {}
+    joins: Mapping[str, str] = {}
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+
+    def operations(self) -> tuple[Any, ...]:
+        """Descriptions of operations of the engine."""
+        return ()
+
+    def immediate(self) -> tuple[int, ...]:
+        """Codes of operations that have nothing to run."""
+        return ()
+
+    def members(self) -> dict[str, Any]:
+        """Ports of the engine."""
+        return {}
+
+    def counts(self) -> dict[str, int]:
+        """Widths of increments of counters in a cycle, by the names of the registers."""
+        return {}
+
+    def make(self, m: Any, units: CollectiveUnits) -> Any:
+        """Make units, and return whether another node has said that it works, if it reports that."""
+        return None
+
+    def take(self, m: Any, units: CollectiveUnits, command: Any) -> None:
+        """Add to the setup of a command in the cycle in which it is taken; statements are in that condition."""
+
+    def connect(self, m: Any, units: CollectiveUnits) -> None:
+        """Connect ports and units."""
+
+
+def extensions(config: Any) -> tuple[CollectiveExtension, ...]:
+    """Extensions of the collective engine of a node, in the order of the registry of features."""
+    return objects_of(config, "collective")
+
+
+def link_class(config: Any) -> Any:
+    """Class of the ends of a node's links."""
+    return next((extension.link for extension in extensions(config) if extension.link is not None), LinkEnds)

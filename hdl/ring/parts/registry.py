@@ -1,0 +1,31 @@
+"""The parts of a node's datapath, by its configuration: the list of the core's parts, and parts of features."""
+
+from hdl.feature import features_of
+from hdl.ring.parts import (
+    coded_weights,
+    compressed_sum,
+    decoded_sum,
+    masters,
+    raw_weights,
+    residual,
+    update,
+    weight_transfer,
+    write_back,
+)
+from hdl.ring.parts.part import check_parts
+
+__all__ = ["parts"]
+
+#: Makers of descriptions of the core, in the order of their ports at each memory.
+_DESCRIPTIONS = (update.describe, compressed_sum.describe, decoded_sum.describe, residual.describe,
+                 raw_weights.describe, masters.describe, weight_transfer.describe, coded_weights.describe)
+
+
+def parts(config):
+    """Descriptions of the parts that the datapath of a node of this configuration has."""
+    described = (describe(config) for describe in _DESCRIPTIONS)
+    present = (*(part for part in described if part is not None),
+               *(part for feature in features_of(config) for part in feature.parts(config)))
+    result = write_back.describe(config, present), *present
+    check_parts(result)
+    return result

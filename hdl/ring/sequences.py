@@ -1,0 +1,129 @@
+"""Sequences in the order of a collective: the blocks that each participant goes through.
+
+A :class:`Sequence` names a participant of :mod:`hdl.ring.order` and gives its path in either phase, as values that
+follow from a :class:`PlannedCommand`. The four here are those of a node without codecs; parts of the datapath may
+bring more (:mod:`hdl.ring.parts.part`).
+"""
+
+import dataclasses
+from typing import Any
+
+from amaranth.hdl import Mux
+
+__all__ = ["EGRESS", "ENCODE", "INGRESS", "OWN", "Path", "PlannedCommand", "Sequence", "sequences_of"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Path:
+    """Blocks of a sequence in a phase: the values of :func:`hdl.ring.order.path_layout`."""
+
+    steps: Any
+    first: Any = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedCommand:
+    """A planned command on this node: the values that paths follow from."""
+
+    #: The view of :func:`hdl.ring.setup.setup_layout`, with all fields settled except the paths.
+    setup: Any
+    #: Nodes of the ring.
+    size: Any
+    #: Rank of the node.
+    rank: Any
+    #: First groups of the blocks of the predecessor, of this node and of the successor, as
+    #: :func:`hdl.ring.order.first_layout` has them; in a broadcast all three are the first group of the vector.
+    previous: Any
+    own: Any
+    following: Any
+    #: Steps of this node in the scatter-reduce and in the all-gather, as sender and as receiver; 0 in a phase that
+    #: the command leaves out.
+    sends: Any
+    receives: Any
+    passes: Any
+    gathers: Any
+    #: Steps in which this node forms sums of a command that sums, and in which it updates its block.
+    sums: Any
+    updates: Any
+    #: Whether the vector moves as one block, from a root to all other nodes.
+    is_broadcast: Any
+    #: Whether this node is the root.
+    is_root: Any
+    #: Whether this node forwards a broadcast: its successor is not the root.
+    passes_on: Any
+    #: Steps in which this node gives its block to a gather without a scatter-reduce before it.
+    gives: Any
+
+    def gather_path(self, steps, broadcast_steps, first):
+        """Path in an all-gather, or in a broadcast, with the whole vector as its only block."""
+        return Path(steps=Mux(self.is_broadcast, broadcast_steps, steps), first=first)
+
+
+class Sequence:
+    """The blocks that one participant of a collective goes through.
+
+    A subclass has a ``name`` and a method ``scatter(command)``, ``gather(command)`` or both, which return the
+    :class:`Path` in that phase. A phase without a method is left out of the sequence.
+    """
+
+    #: Name in the setup of a command, with paths ``<name>_scatter`` and ``<name>_gather``.
+    name: str
+
+    @property
+    def paths(self):
+        """Methods that make paths, by the phase: ``scatter``, ``gather``."""
+        return {phase: getattr(self, phase) for phase in ("scatter", "gather") if hasattr(self, phase)}
+
+
+class _Egress(Sequence):
+    name = "egress"
+
+    def scatter(self, command):
+        return Path(steps=command.sends, first=command.own)
+
+    def gather(self, command):
+        return command.gather_path(command.passes, command.passes_on, command.following)
+
+
+class _Ingress(Sequence):
+    name = "ingress"
+
+    def scatter(self, command):
+        setup = command.setup
+        return Path(steps=Mux(setup.alone & setup.sum, 1, command.receives), first=command.previous)
+
+    def gather(self, command):
+        return command.gather_path(command.gathers, ~command.is_root, command.own)
+
+
+class _Encode(Sequence):
+    name = "encode"
+
+    def scatter(self, command):
+        return Path(steps=Mux(command.setup.sum, command.sums, command.sends), first=command.own)
+
+
+class _Own(Sequence):
+    name = "own"
+
+    def scatter(self, command):
+        return Path(steps=command.updates, first=command.following)
+
+    def gather(self, command):
+        return command.gather_path(command.gives, command.is_root & ~command.setup.alone, command.following)
+
+
+#: The packets that are sent.
+EGRESS = _Egress()
+#: The packets that arrive. A ring of one expects nothing and takes its own sums.
+INGRESS = _Ingress()
+#: The local gradients that are encoded, or summed before they are.
+ENCODE = _Encode()
+#: The own block: updated by the optimizer, or sent by a command without one.
+OWN = _Own()
+
+
+def sequences_of(instructions):
+    """Sequences that instructions follow, after the two of packets."""
+    return tuple(dict.fromkeys((EGRESS, INGRESS, *(
+        sequence for instruction in instructions for sequence in instruction.sequences))))

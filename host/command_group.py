@@ -1,0 +1,84 @@
+"""Groups of commands, each of which is loaded when it is run or its help is asked for."""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import typer
+from typer import core, main
+
+from host.signals import ended_at_once
+
+__all__ = ["CommandGroup", "Entry"]
+
+
+class Entry(NamedTuple):
+    """A command."""
+
+    #: Module and name of its function, or of the :class:`typer.Typer` of a command with commands of its own.
+    module: str
+    name: str
+    #: First sentence of its docstring.
+    help: str
+    #: Settings of its context.
+    settings: dict[str, Any] | None = None
+
+
+class _Command(core.TyperCommand):
+    """Command whose help has its options in sections."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, and options by the headings of their sections."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                other = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or other, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+class _Commands(Mapping[str, Any]):
+    """Commands by name. A command is imported when it is read."""
+
+    def __init__(self, entries: Mapping[str, Entry]):
+        self._entries = entries
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            entry = self._entries[name]
+            with ended_at_once():
+                app = getattr(importlib.import_module(entry.module), entry.name)
+            if not isinstance(app, typer.Typer):
+                function, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
+                app.command(name, context_settings=entry.settings, cls=_Command)(function)
+            self._loaded[name] = main.get_command(app)
+            self._loaded[name].name = name
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class CommandGroup(core.TyperGroup):
+    """Group of the commands of a table. Its help loads none of them."""
+
+    #: Commands by name, in the order in which the help lists them.
+    entries: ClassVar[Mapping[str, Entry]]
+    #: Heading of the list.
+    heading: ClassVar[str] = "Commands"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands(self.entries)  # type: ignore[assignment]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands with their help."""
+        with formatter.section(self.heading):
+            formatter.write_dl([(name, entry.help) for name, entry in self.entries.items()])

@@ -1,0 +1,212 @@
+"""Training of tables of centroids on a ring: how much accuracy do layers with indices in place of weights lose?
+
+The lab trains the digits classifier, 64-64-10, with some seeds; clusters the weights of each layer; and trains the
+tables, one for each layer and equal on all nodes, with assignments kept. In both parts the nodes of a simulated ring
+compute, sum the gradients and update the parameters, and are compared with the golden model after each step; they
+count their multiplications with centroids. With ``--compute host`` products and gradients are those of the golden
+models, which the host carries out: modelled. The bits are the same.
+
+Rows of seeds are kept in build/centroids/tables.json, so that a run continues where an earlier one with the same
+options has ended.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from hdl.config import NodeConfig
+from hdl.group import GROUP
+from host.columns import Column, Table
+from host.compute.lists import Shared
+from host.driver.ring import Ring
+from host.labs.kit import BUILD, Results, end
+from host.models.digits import Dataset, digits
+from host.models.layers import Array, CentroidLinear, shared
+from host.options import COUNT, Option, Section, command, option
+from host.output import write_json
+from host.program.schedules import Dense
+from host.training.engine import engine_node
+from host.training.optimizers import SGD
+from host.training.record import HOST, NODE, Training, TrainingConfig
+from host.training.trainer import train
+from host.training.workloads import Classifier
+from host.transports.session import open_session
+from sim import json_files
+from sim.golden.operands import FP32
+from sim.verilated.native import Arithmetic
+
+__all__ = ["RATE", "CentroidClassifier", "Row", "centroids_lab", "compare", "nodes_for", "table"]
+
+#: Learning rate of tables at the first step, with a momentum of 0.9. The gradient of a centroid is the sum of the
+#: gradients of hundreds of weights.
+RATE = 0.003
+
+
+class CentroidClassifier(Classifier):
+    """A perceptron whose layers have a table of so many centroids each; its parameters are tables and biases.
+
+    It is made of the parameters of a dense perceptron, whose weights are clustered; only products without centroids
+    have their factors in the format ``operands``.
+    """
+
+    def __init__(self, data: Dataset, hidden: Sequence[int], parameters: Array, *, centroids: int = 16,
+                 align: int = 1, operands: str = FP32):
+        super().__init__(data, hidden, operands=operands)
+        self._model.parameters[...] = parameters
+        self._model = shared(self._model, centroids, align=align)
+        self._centroids = centroids
+        self.parameters = self._model.parameters
+        self.initialize(0)
+
+    @property
+    def layers(self) -> list[Dense]:
+        found: list[Dense] = []
+        indices = [layer.codebook.indices for layer in self._model.layers if isinstance(layer, CentroidLinear)]
+        for dense, mine in zip(super().layers, indices, strict=True):
+            base = found[-1].base + found[-1].length if found else 0
+            found.append(Shared(dense.number, dense.inputs, dense.outputs, base, mine, self._centroids))
+        return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """Outcome of a seed."""
+
+    seed: int
+    #: Test accuracy of the dense perceptron, with clustered weights, and with tables that were trained.
+    dense: float
+    clustered: float
+    trained: float
+
+    #: Words that all nodes have sent in a step, on average, with dense weights and with tables.
+    dense_words: float
+    table_words: float
+
+    #: Steps in which tables were trained.
+    steps: int
+    #: Cycles in which nodes compute in such a step, of the node that took longest, on average; 0 if the host does.
+    cycles: float
+    #: Multiplications with centroids for each output of a product, or of the sums for gradients, that a node has
+    #: counted; 0 if the host computes.
+    multiplications: float
+
+
+def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingConfig, *, centroids: int = 16) -> Row:
+    """Train a dense perceptron and then tables on a ring; configurations of both have the same hidden layers."""
+    whole = Classifier(data, dense.hidden, align=_align(dense))
+    first = train(ring, whole, dense)
+    task = CentroidClassifier(data, dense.hidden, whole.compact(whole.parameters), centroids=centroids,
+                              align=_align(tables))
+    clustered = task.rate(task.scores())
+    second = train(ring, task, tables)
+
+    def sent(training: Training) -> float:
+        return float(np.mean([step.words_sent for step in training.steps]))
+
+    # Products forward and for the gradients of tables have the outputs of layers, those inward their inputs.
+    outputs = tables.epochs * task.examples * sum(
+        2 * layer.outputs + layer.inputs * (layer.number > 1) for layer in task.layers)
+    return Row(seed=dense.seed, dense=first.measures[-1], clustered=clustered, trained=second.measures[-1],
+               dense_words=sent(first), table_words=sent(second), steps=len(second.steps),
+               cycles=float(np.mean([np.nan if step.compute_cycles is None else step.compute_cycles
+                                     for step in second.steps])),
+               multiplications=sum(step.centroid_multiplications for step in second.steps) / outputs)
+
+
+def _align(config: TrainingConfig) -> int:
+    """Elements of which layers take a multiple: whole groups on nodes that compute."""
+    return GROUP if config.compute == NODE else 1
+
+
+def nodes_for(dense: TrainingConfig, tables: TrainingConfig, *, centroids: int, nodes: int) -> NodeConfig:
+    """Nodes for both parts of a seed, with room for lists and indices where they compute."""
+    node, data = NodeConfig(), digits()
+    if tables.compute == HOST:
+        return node
+    whole = Classifier(data, dense.hidden)
+    whole.initialize(0)  # any weights do
+    task = CentroidClassifier(data, dense.hidden, whole.parameters, centroids=centroids, align=GROUP)
+    return engine_node(engine_node(node, whole, dense, nodes=nodes), task, tables, nodes=nodes)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Rows of all seeds and their mean; accuracies in per cent."""
+    mean = Row(seed=-1, **{field.name: np.mean([getattr(row, field.name) for row in rows])
+                           for field in dataclasses.fields(Row) if field.name != "seed"})
+
+    def share(name: str, title: str) -> Column:
+        return Column(name, format=lambda value: f"{100 * value:.2f}", title=title)
+
+    return Table("tables of centroids; accuracies in per cent", (
+        Column("seed", of=lambda row: "mean" if row is mean else str(row.seed)), share("dense", "dense"),
+        share("clustered", "clustered"), share("trained", "tables trained"),
+        Column("gain", format=lambda value: f"{100 * value:+.2f}", title="less dense",
+               of=lambda row: row.trained - row.dense),
+        Column("steps", format=".0f"), Column("dense_words", format=",.0f", title="words: dense"),
+        Column("table_words", format=",.0f", title="words: tables"), Column("cycles", format=",.0f"),
+        Column("multiplications", format=".2f", title="multiplied")), [*rows, mean])
+
+
+@dataclasses.dataclass(frozen=True)
+class TableOptions(Section):
+    """Tables and their training. Rows of an earlier run with other options are not kept."""
+
+    nodes: int = option(4, help="Nodes.", minimum=1, maximum=16)
+    centroids: int = option(16, help="Entries of a table: 4, 8 or 16, or with --compute host 2 to 256.", minimum=2,
+                            maximum=256)
+    epochs: int = option(5, help="Epochs of tables.", minimum=1, maximum=COUNT)
+    learning_rate: float = option(RATE, help="Learning rate of tables at the first step.", minimum=0,
+                                  maximum=1000)
+    compute: str = option(NODE, help=f"{HOST} or {NODE} computes.", choices=(HOST, NODE))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.compute == NODE and self.centroids not in (4, 8, 16):
+            raise ValueError(f"Centroids must be 4, 8 or 16 on nodes that compute, not {self.centroids}: choose one "
+                             f"of these, or --compute host")
+
+    def configs(self, seed: int) -> tuple[TrainingConfig, TrainingConfig]:
+        """Training of dense weights, and of tables."""
+        return TrainingConfig(seed=seed, compute=self.compute), TrainingConfig(
+            epochs=self.epochs, seed=seed, compute=self.compute,
+            optimizer=SGD(learning_rate=self.learning_rate, momentum=0.9))
+
+
+@command
+def centroids_lab(
+    *,
+    seeds: Annotated[int, Option("Seeds, from 0 on.", minimum=1, maximum=COUNT)] = 5,
+    tables: TableOptions,
+    output: Annotated[Path, Option("Folder of tables.json.", shown_default="build/centroids")] = BUILD / "centroids",
+) -> None:
+    """Train tables of centroids on a ring, and compare their accuracy with dense weights."""
+    path, given = output / "tables.json", dataclasses.asdict(tables)
+    rows = _kept(path, given)
+    results = Results(output, path.name, keep=(path.name,) if rows else ())
+    missing = [seed for seed in range(seeds) if seed not in rows]
+    with contextlib.ExitStack() as stack:
+        if missing:
+            node = nodes_for(*tables.configs(0), centroids=tables.centroids, nodes=tables.nodes)
+            session = stack.enter_context(open_session(
+                node, nodes=tables.nodes, threads=2, arithmetic=Arithmetic.NATIVE, host_port=False))
+        for seed in missing:
+            rows[seed] = compare(session.ring, digits(), *tables.configs(seed), centroids=tables.centroids)
+            write_json(path, json_files.sealed({**given, "rows": [dataclasses.asdict(row) for row in rows.values()]}))
+            results.show(table([rows[seed]]))
+    wanted = [rows[seed] for seed in range(seeds)]
+    results.show(table(wanted))
+    end(np.mean([row.trained - row.dense for row in wanted]) < -0.01)
+
+
+def _kept(path: Path, given: dict[str, Any]) -> dict[int, Row]:
+    """Rows of an earlier run with the same options, by seed."""
+    try:
+        content = json_files.read_sealed(path)
+    except (FileNotFoundError, ValueError):
+        return {}
+    rows = [Row(**row) for row in content.pop("rows")]
+    return {row.seed: row for row in rows} if content == given else {}

@@ -1,0 +1,199 @@
+"""Cycles of a training step with weights that lack the last updates, on simulated nodes.
+
+The lab runs the deep network, 64-32x9-10, for some passes that overlap, with every number of delayed layers that is
+asked for, and prints the cycles of a pass next to those of the serial schedule, the bound, and the versions of
+weights that the layers have computed with. Compute is modelled, with dense random gradients, or with ``--compute
+node`` that of the nodes' engines, on random inputs.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+
+from hdl.config import Memories, NodeConfig, Weights
+from hdl.features.compute.feature import Compute
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.programs.feature import Programs
+from host.columns import Column, Table, columns_of, record
+from host.compute.instructions import Array
+from host.compute.lists import compile_lists
+from host.driver.memory import Buffer
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.results import Passes, known
+from host.driver.ring import Ring
+from host.labs.kit import BUILD, Results, numbers
+from host.labs.schedules.lab import CLASSES, INPUTS, NetworkOptions
+from host.options import Option, command
+from host.program.estimate import Costs
+from host.program.feeding import run_passes
+from host.program.program import CompiledProgram
+from host.program.schedules import Computed, Copies, Dense, Kind, Schedule, build, layers_of
+from host.schema import Schema
+from host.training.engine import Computer
+from host.transports.session import open_session
+from sim.golden.features.programs.program import GAP
+
+__all__ = ["SCHEMA", "Bench", "Row", "delayed_lab", "table"]
+
+#: Passes of a run, of which the first two fill the queues; the trace of a node holds four of the deep network.
+_PASSES, _FILLING = 4, 2
+
+_SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.01, first_decay=0.9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Passes by a schedule."""
+
+    #: Schedule of the passes.
+    schedule: str
+    #: Of a pass, from the end of its last update to that of the next pass.
+    cycles: float
+    #: Cycles of all commands of a queue in a pass, on the node where they are most.
+    compute: float
+    communicate: float
+
+    #: Commands of the queue that communicates.
+    commands: int
+    #: Updates that the weights of each layer lack in the last pass.
+    versions: list[int]
+
+    @property
+    def bound(self) -> float:
+        """Longer one of both queues, that of the ring with its gaps."""
+        return max(self.compute, self.communicate + GAP * self.commands)
+
+
+class Bench:
+    """Nodes with two queues, masters and versions, on which a network is measured.
+
+    The second copy of weights is ``distance`` elements after the first.
+    """
+
+    def __init__(self, ring: Ring, layers: Sequence[Dense], costs: Costs, *, distance: int):
+        self._ring = ring
+        self._layers = layers
+        self._costs = costs
+        self._distance = distance
+        self._length = layers[-1].base + layers[-1].length
+        self._generator = np.random.default_rng(0)
+        self._staged = Buffer("gradients", self._length, self._length)
+
+    def measure(self, schedule: Schedule) -> Row:
+        """Run passes of a schedule."""
+        ring, stale = self._ring, schedule.kind is Kind.DELAYED
+        copies = Copies(layers=schedule.behind, distance=self._distance) if stale else None
+        computer = self._computer(copies) if ring.devices[0].config.compute else None
+        computed = None if computer is None else Computed(
+            computer.lists.commands, [self._costs.examples] * ring.nodes)
+        program = build(schedule, self._layers, nodes=ring.nodes, costs=self._costs, distance=self._distance,
+                        depth=ring.devices[0].config.programs.depth, staged=self._length, computed=computed)
+        ring.collectives.distribute(self._generator.standard_normal(self._length).astype(np.float32) / 8)
+        ring.memory.write_weights_of(list(ring.memory.read_weights(self._length)),
+                                     Buffer("weights", self._distance, self._length))
+        ring.memory.clear_state(self._length)
+        ring.settings.set_weight_stride(self._distance)
+        if computer is not None:
+            computer.prepare()
+        ring.programs.load([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+        if stale:
+            found = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0,
+                               after="backward 1" if computer is None else "forward 1",
+                               give=lambda number: self._give(computer, number % 2))
+        else:  # passes without flags and second copies are runs of their own
+            self._give(computer, 0)
+            ring.settings.write(_SETTINGS)
+            found = ring.programs.run(collectives=program.collectives)
+        return self._row(schedule, program, found)
+
+    def _computer(self, copies: Copies | None) -> Computer:
+        config = self._ring.devices[0].config
+        array = Array(rows=config.compute.rows, lanes=config.lanes, operands=config.compute.operands)
+        lists = compile_lists(self._layers, array=array, examples=self._costs.examples,
+                              words=config.compute.activations,
+                              copies=copies)
+        return Computer(self._ring, lists, self._length)
+
+    def _give(self, computer: Computer | None, odd: int) -> None:
+        """Give nodes what they compute with, or what stands for it."""
+        ring, examples, random = self._ring, self._costs.examples, self._generator
+        if computer is None:
+            ring.memory.write_gradients(list(random.standard_normal((ring.nodes, self._length)).astype(np.float32)),
+                                        self._staged)
+        else:
+            computer.give([(random.standard_normal((examples, INPUTS)).astype(np.float32),
+                            random.integers(0, CLASSES, examples)) for _ in range(ring.nodes)], odd=odd)
+
+    def _row(self, schedule: Schedule, program: CompiledProgram, found: Passes) -> Row:
+        places, versions, stale = {task.name: task.place for task in program.tasks}, [], schedule.kind is Kind.DELAYED
+        passes, cycles = 1, float(known(found.outcome.cycles))
+        if stale:
+            last = max(task.place for task in program.tasks if task.name.startswith("update"))
+            ends = [[record.time for record in trace if (record.tag, record.end) == (last, True)]
+                    for trace in found.traces]
+            passes, cycles = _PASSES, max(mine[-1] - mine[_FILLING - 1] for mine in ends) / (_PASSES - _FILLING)
+            for layer in self._layers:
+                forward = places[f"forward {layer.number}"], False
+                versions += [_PASSES - 1 - version for version in {
+                    [record.version for record in trace if (record.tag, record.end) == forward][-1]
+                    for trace in found.traces}]
+        busy = [max(sum((1 if record.end else -1) * record.time for record in trace if record.queue == queue)
+                    for trace in found.traces) / passes for queue in (0, 1)]
+        return Row(str(schedule), cycles, busy[0], busy[1], len(program.queues[1]), versions)
+
+
+#: Columns of rows in JSON.
+_COLUMNS = columns_of(Row, "bound")
+
+#: Report of the rows.
+SCHEMA = Schema("gradring.delayed_updates", 1, columns_of("compute", Column("rows", columns=_COLUMNS)))
+
+
+def table(rows: Sequence[Row], *, compute: str) -> Table:
+    """The rows, of which the first is the serial one."""
+    return Table(f"cycles of a pass; compute: {compute}", (
+        Column("schedule"), Column("cycles", format=",.0f"),
+        Column("of_serial", format=".3f", of=lambda row: row.cycles / rows[0].cycles),
+        Column("compute", format=",.0f"), Column("communicate", format=",.0f"),
+        Column("of_the_bound", format=".3f", of=lambda row: row.cycles / row.bound),
+        Column("versions", title="updates that layers lack", of=lambda row: row.versions or None)), rows)
+
+
+class Engine(enum.StrEnum):
+    """What computes."""
+
+    MODELLED = "modelled"
+    NODE = "node"
+
+
+@command
+def delayed_lab(
+    *, network: NetworkOptions,
+    behind: Annotated[str, Option("Numbers of delayed layers, with commas between them.")] = "0,1,2,3,5,10",
+    compute: Annotated[Engine, Option("COMPUTE that stands for an engine, or the engines of nodes.")] =
+        Engine.MODELLED,
+    output: Annotated[Path, Option("Folder of stale.json.", shown_default="build/stale")] = BUILD / "stale",
+) -> None:
+    """Measure passes with weights that lack the last updates."""
+    layers = layers_of(network.sizes)
+    schedules = [Schedule(Kind.NONE), Schedule(Kind.LAYERS),
+                 *(Schedule(Kind.DELAYED, count) for count in numbers("Delayed layers", behind))]
+    length = layers[-1].base + layers[-1].length
+    words = 1 << (2 * length - 1).bit_length()
+    node = NodeConfig(memories=Memories(gradient=words, weight=words, planes=1), weights=Weights(master=True),
+                      masking=False, sparsify=False, programs=Programs(versions=True))
+    if compute is Engine.NODE:
+        node = node.replace(compute=Compute(rows=network.macs // node.lanes, activations=words))
+    else:
+        node = node.replace(stub=ComputeStub())
+    results = Results(output, "stale.json")
+    # What passes are given is written next to the timed run.
+    with open_session(nodes=network.nodes, config=node, host_port=False) as session:
+        bench = Bench(session.ring, layers, network.costs, distance=words // 2)
+        rows = [bench.measure(schedule) for schedule in schedules]
+    results.show(table(rows, compute="engine" if compute is Engine.NODE else "modelled"))
+    results.write(SCHEMA.report({"compute": compute.value, "rows": [record(_COLUMNS, row) for row in rows]}))

@@ -1,0 +1,170 @@
+# amaranth: UnusedElaboratable=no
+"""Machines whose times are compared: nodes, links and host ports.
+
+Targets are really built, and so measured beside their estimates.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import wiring
+
+from hdl.board import node_of
+from hdl.config import Memories, NodeConfig, SingleRing
+from hdl.features.compute.feature import Compute
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.programs.feature import Programs
+from hdl.features.throttles.feature import Throttles
+from hdl.node import Node
+from host.driver.device import Device
+from host.driver.devices import TIMEOUT
+from host.driver.ring import Ring
+from host.transports.verilated import OpenRing
+from sim.verilated.build import Library, build_ring
+from sim.verilated.native import Arithmetic
+from sim.verilated.ring import VerilatedRing
+
+__all__ = ["EXECUTION", "NODE", "NODES", "RATIOS", "TARGETS", "Machine", "Opened", "SlowPortNode", "built", "opened"]
+
+#: Nodes of the ring of every machine.
+NODES = 2
+
+#: Node that runs programs: 8 multiply-adds per cycle.
+NODE = NodeConfig(
+    topology=SingleRing(max_nodes=4), memories=Memories(gradient=16384, weight=8192, state=4096, planes=1),
+    masking=False, sparsify=False, programs=Programs(), compute=Compute(rows=2), stub=ComputeStub())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One machine."""
+
+    name: str
+    node: NodeConfig = NODE
+    #: Words per cycle of a link.
+    link: Fraction = Fraction(1)
+    #: Cycles of a link.
+    latency: int = 16
+    #: Cycles of a word of the host port.
+    host: int = 1
+
+    def rates(self, compute_cycles: int) -> dict[str, Fraction]:
+        """Rates of all parts, for a program that takes so many cycles of compute on this machine."""
+        return {"link": self.link, "memory": Fraction(self.node.lanes), "compute": Fraction(1, compute_cycles),
+                "optimizer": Fraction(self.node.optimizer.lanes, self.node.optimizer.interval),
+                "host": Fraction(1, self.host)}
+
+    def throttles(self) -> "Machine":
+        """The same machine with throttles."""
+        return dataclasses.replace(self, node=self.node.replace(features=(Throttles(),)))
+
+
+_HALF = Fraction(1, 2)
+
+#: Machine that estimates; its nodes have throttles.
+EXECUTION = Machine(name="8 MACs").throttles()
+
+#: Multiply-adds per cycle of the execution machine and of the target, in ratios of compute to link.
+RATIOS = ((8, 12), (8, 16), (4, 16))
+
+
+def _node(**sections: object) -> dict[str, object]:
+    return {"node": NODE.replace(**sections)}
+
+
+_THROTTLED = _node(features=(Throttles(),))
+
+
+#: Targets, by name. Those that differ in links alone have the nodes of the machine that estimates, whose throttles
+#: are off then.
+TARGETS = tuple(Machine(name=name, **options) for name, options in {  # type: ignore[arg-type]
+    "16 MACs": _node(compute={"rows": 4}),
+    "4 MACs": _node(compute={"rows": 1}),
+    "link 1/2": {**_THROTTLED, "link": _HALF},
+    "link 1/2, latency x 4": {**_THROTTLED, "link": _HALF, "latency": 64},
+    "latency x 4": {**_THROTTLED, "latency": 64},
+    "optimizer every 4th cycle": _node(optimizer={"interval": 4}),
+    "memory x 2": _node(lanes=8, compute={"rows": 1}),
+    "host port 1/2": {"host": 2},
+    "16 MACs, link 1/2": {**_node(compute={"rows": 4}), "link": _HALF},
+    "all 1/2": {**_node(lanes=2, optimizer={"interval": 2}), "link": _HALF, "host": 2},
+}.items())
+
+
+class SlowPortNode(wiring.Component):
+    """A node after a host port that moves one word each way every ``cycles`` cycles, 2 or more.
+
+    It is a machine to compare with, and has no throttle. Its members are those of :class:`~hdl.node.Node`.
+    """
+
+    def __init__(self, config: NodeConfig, *, cycles: int):
+        if not isinstance(cycles, int) or cycles < 2:
+            raise ValueError(f"Cycles of a word must be an integer of at least 2, not {cycles!r}")
+        self._node = Node(config)
+        self._cycles = cycles
+        super().__init__(dict(self._node.signature.members.items()))
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.node = node = self._node
+        count = Signal(range(self._cycles))
+        m.d.sync += count.eq(Mux(count == self._cycles - 1, 0, count + 1))
+        for name in self.signature.members:
+            wiring.connect(m, inner=getattr(node, name), outer=wiring.flipped(getattr(self, name)))
+        with m.If(count != 0):
+            m.d.comb += [node.host_i.valid.eq(0), self.host_i.ready.eq(0),
+                         self.host_o.valid.eq(0), node.host_o.ready.eq(0)]
+        return m
+
+
+def built(machine: Machine, announce: Callable[[str], None] = lambda stage: None) -> Library:
+    """Library of a machine's ring. Arithmetic of nodes without throttles is the processor's own: the same bits and
+    cycles, built sooner."""
+    arithmetic = Arithmetic.GATEWARE if machine.node.has("throttles") else Arithmetic.NATIVE
+    if machine.host == 1:
+        return build_ring(node_of(machine.node), identity=f"Node({machine.node})", arithmetic=arithmetic,
+                          announce=announce)
+    return build_ring(SlowPortNode(machine.node, cycles=machine.host), arithmetic=arithmetic, announce=announce,
+                      identity=f"SlowPortNode({machine.node}, {machine.host})")
+
+
+@dataclasses.dataclass
+class Opened:
+    """A machine that runs."""
+
+    machine: Machine
+    #: Its simulated nodes.
+    nodes: OpenRing
+    #: Driver of the nodes, connected by :meth:`restart`.
+    ring: Ring = dataclasses.field(init=False)
+
+    @property
+    def simulation(self) -> VerilatedRing:
+        return self.nodes.simulation
+
+    def restart(self) -> None:
+        """Reset and connect all nodes, so that a measurement depends on nothing before it.
+
+        Without a reset the accumulators of throttles and links, and the phases of memories and of the optimizer,
+        would be left over from the last program.
+        """
+        self.simulation.reset()
+        self.ring = Ring([Device(transport, self.machine.node, name=f"{self.machine.name}, node {rank}")
+                          for rank, transport in enumerate(self.nodes.transports)], timeout=16 * TIMEOUT)
+        self.ring.connect()
+
+
+@contextlib.contextmanager
+def opened(machine: Machine, *, library: Library | None = None,
+           announce: Callable[[str], None] = lambda stage: None) -> Iterator[Opened]:
+    """A machine's ring, connected; everything goes through the host ports."""
+    with OpenRing(library or built(machine, announce), nodes=NODES, threads=1) as nodes:
+        for link in nodes.simulation.links:
+            link.set_latency(data=machine.latency, credit=machine.latency)
+            link.set_rate(machine.link.numerator, machine.link.denominator)
+        machine_opened = Opened(machine, nodes)
+        machine_opened.restart()
+        yield machine_opened

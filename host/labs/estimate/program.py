@@ -1,0 +1,201 @@
+"""Programs whose times are estimated: a training step of a perceptron, by a schedule."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from hdl.features.compute.layer_list import INSTRUCTION_WORDS
+from hdl.group import GROUP
+from host.compute.instructions import Array
+from host.compute.lists import Lists, compile_lists
+from host.compute.text_lists import ListCycles
+from host.driver.memory import Buffer
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.results import known
+from host.driver.ring import Ring
+from host.driver.trace import TraceRecord
+from host.labs.estimate.machine import NODES, Machine, Opened
+from host.program.estimate import Costs
+from host.program.program import CompiledProgram
+from host.program.schedules import Computed, Dense, Kind, Schedule, build, layers_of
+from host.training.engine import Computer
+from sim.golden.features.compute.vector_cycles import VectorCycles
+
+__all__ = ["NETWORKS", "Case", "Measured", "Step", "check", "compute_cycles", "prepare"]
+
+#: Widths of perceptrons, by their numbers of parameters.
+NETWORKS = {256: (8, 16, 5), 1024: (24, 32, 6), 4832: (64, 64, 10)}
+
+#: Runs of a step of at most so many parameters; of a longer one, the start of nodes makes no difference.
+_RUNS, _SHORT = 4, 1024
+
+_SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.01, first_decay=0.9)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A program."""
+
+    #: Parameters of the network: a key of :data:`NETWORKS`.
+    length: int
+    #: Whether layers are updated while others compute; otherwise all of them are behind the last.
+    overlapped: bool
+    #: Multiply-adds per cycle of COMPUTE, which stands for an engine; 0 for the engines of the nodes.
+    macs: int = 0
+    #: Examples of each node.
+    examples: int = 8
+
+    @property
+    def layers(self) -> list[Dense]:
+        return layers_of(NETWORKS[self.length])
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(Kind.LAYERS if self.overlapped else Kind.NONE)
+
+    def __str__(self) -> str:
+        return f"K = {self.length:,}, {'overlapped' if self.overlapped else 'serial'}"
+
+
+def _array(machine: Machine) -> Array:
+    return Array(rows=machine.node.compute.rows, lanes=machine.node.lanes, operands=machine.node.compute.operands)
+
+
+def _lists(machine: Machine, case: Case) -> Lists:
+    return compile_lists(case.layers, array=_array(machine), examples=case.examples,
+                         words=machine.node.compute.activations)
+
+
+def check(machine: Machine, case: Case) -> None:
+    """Raise ``ValueError`` if a machine cannot run a case, before it is built."""
+    node, words = machine.node, case.length * (2 if case.macs else 1)
+    if node.queues < 2:
+        raise ValueError(f"Nodes of {machine.name} must have two queues to run programs, not {node.queues}")
+    if not (node.stub if case.macs else node.compute):
+        lacking = "the stand-in" if case.macs else "a compute engine"
+        raise ValueError(f"Nodes of {machine.name} must have {lacking} to run {case}")
+    if node.memories.gradient < words or node.memories.weight < case.length:
+        raise ValueError(f"Nodes of {machine.name} must have room for {words:,} gradients and {case.length:,} "
+                         f"weights to run {case}, not for {node.memories.gradient:,} and {node.memories.weight:,}")
+    state = sum(GROUP * -(-layer.length // (GROUP * NODES)) for layer in case.layers)
+    if node.memories.state < state:
+        raise ValueError(f"Nodes of {machine.name} must have room for {state:,} elements of state to run {case}, not "
+                         f"for {node.memories.state:,}")
+    if not case.macs:
+        try:
+            _lists(machine, case)
+        except ValueError as error:
+            raise ValueError(f"{machine.name} cannot run {case}: {error}") from error
+
+
+@functools.cache
+def compute_cycles(machine: Machine, case: Case) -> int:
+    """Cycles of all commands of a step that compute, by the golden models of the engine, in quiet memories."""
+    if case.macs:
+        costs = Costs(examples=case.examples, macs=case.macs)
+        return sum(costs.compute(layer.multiplications(backward=backward))
+                   for layer in case.layers for backward in (False, True))
+    node, array, lists = machine.node, _array(machine), _lists(machine, case)
+    scale_mask = node.compute.scale_mask
+    model = ListCycles(array, length=case.examples, scale_mask=scale_mask, vector=VectorCycles(),
+                       words=max(node.memories.gradient, node.memories.weight, node.compute.activations))
+    program, = lists.programs
+    cycles = 0
+    for start, found in zip(program.starts, program.lists(array.engine(scale_mask=scale_mask)), strict=True):
+        words = lists.words[start - program.base:].reshape(-1, INSTRUCTION_WORDS)[:len(found) + 1]
+        cycles += model.walks(list(words)) + sum(model.instruction(one)[1] for one in found)
+    return cycles
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A step."""
+
+    #: From the first word of the inputs at the host ports, or from the first start of a command where gradients were
+    #: staged before, to the last end of one; the mean of several runs, in which nodes do not start together alike.
+    cycles: float
+    weights: bytes
+
+
+class Step:
+    """A training step on a machine that runs."""
+
+    def __init__(self, opened: Opened, case: Case):
+        self._opened, self._case = opened, case
+        self._ring: Ring = opened.ring
+        self._length = case.length
+        generator = np.random.default_rng(case.length)
+        self._weights = generator.standard_normal(self._length).astype(np.float32) / 8
+        self._gradients = generator.standard_normal((NODES, self._length)).astype(np.float32)
+        widths = NETWORKS[case.length]
+        self._shares = [(generator.standard_normal((case.examples, widths[0])).astype(np.float32),
+                         generator.integers(0, widths[-1], case.examples)) for _ in range(NODES)]
+        node, costs = opened.machine.node, Costs(examples=case.examples, macs=case.macs or 1)
+        self._staged = Buffer("gradients", self._length, self._length)
+        self._computer = None if case.macs else Computer(self._ring, _lists(opened.machine, case), self._length)
+        computed = None if self._computer is None else Computed(
+            self._computer.lists.commands, [case.examples] * NODES)
+        self._program: CompiledProgram = build(case.schedule, case.layers, nodes=NODES, costs=costs,
+                                               depth=node.programs.depth, staged=self._length, computed=computed)
+
+    def load(self) -> None:
+        """Give nodes all that they keep from step to step."""
+        ring = self._ring
+        if self._computer is not None:
+            self._computer.prepare()
+        ring.programs.load([self._program.commands(rank, NODES) for rank in range(NODES)])
+        ring.settings.write(_SETTINGS)
+
+    def measure(self) -> Measured:
+        """Run the step from the same weights as ever: short ones several times."""
+        runs = [self._measure() for _ in range(1 if self._length > _SHORT else _RUNS)]
+        if len({weights for _, weights in runs}) > 1:
+            raise AssertionError(f"Weights of {self._case} differ from run to run")
+        return Measured(sum(cycles for cycles, _ in runs) / len(runs), runs[0][1])
+
+    def _measure(self) -> tuple[int, bytes]:
+        self._begin()
+        first = self._opened.simulation.cycle
+        self._give()
+        found = self._ring.programs.run(collectives=self._program.collectives)
+        cycles = known(found.outcome.cycles)
+        if self._computer is not None:  # nodes count their time from the first cycle of the simulation on
+            cycles = max(record.time for trace in found.traces for record in trace) - first
+        return cycles, self._ring.memory.read_weights(self._length).tobytes()
+
+    def durations(self) -> list[int]:
+        """Cycles of each command that computes, of the node where it took longest."""
+        self._begin()
+        self._give()
+        found = self._ring.programs.run(collectives=self._program.collectives)
+        return [max(ends) for ends in zip(*map(_durations, found.traces), strict=True)]
+
+    def _begin(self) -> None:
+        self._ring.collectives.distribute(self._weights)
+        self._ring.memory.clear_state(self._length)
+
+    def _give(self) -> None:
+        if self._computer is None:
+            self._ring.memory.write_gradients(list(self._gradients), self._staged)
+        else:
+            self._computer.give(self._shares)
+
+
+def _durations(trace: Sequence[TraceRecord]) -> list[int]:
+    begun, found = {}, []
+    for record in trace:
+        if record.queue == 0 and not record.end:
+            begun[record.tag] = record.time
+        elif record.queue == 0:
+            found.append(record.time - begun[record.tag])
+    return found
+
+
+def prepare(opened: Opened, case: Case) -> Step:
+    """Restart a machine, and load the program of a case."""
+    opened.restart()
+    step = Step(opened, case)
+    step.load()
+    return step

@@ -1,0 +1,82 @@
+"""Fused updates in the interleaved order: measured with credits next to the other order, and modelled in slots.
+
+The lab prints the table of docs/ring/interleaved.md.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator
+
+from hdl.config import Memories, NodeConfig, Peer, Weights
+from host.columns import Column, Table, show
+from host.labs.slow_link.lab import measured_update
+from host.transports.session import LATENCY, open_session
+from sim.golden.features.slots.slot_cycles import DENSE, MX9, slot_cycles
+
+__all__ = ["CASES", "Case", "interleaved_lab", "measure", "modelled", "table"]
+
+_NODES = {"dense": NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False)}
+_NODES["mx9"] = _NODES["dense"].replace(weights=Weights(codec="mx9"), gradients="mx9")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A vector on a ring."""
+
+    nodes: int
+    length: int
+    #: Fraction of the gradients that are not zero.
+    density: float = 1.0
+    #: ``dense``: zero-value gradients and raw weights; ``mx9``: both in that format.
+    codec: str = "dense"
+
+
+CASES = (
+    *(Case(nodes=nodes, length=16384) for nodes in (2, 4, 8)),
+    *(Case(nodes=nodes, length=16384, density=0.1) for nodes in (2, 4, 8)),
+    *(Case(nodes=nodes, length=4832) for nodes in (2, 4, 8)),
+    *(Case(nodes=nodes, length=16384, codec="mx9") for nodes in (2, 4, 8)),
+)
+
+
+def _cycles(case: Case, interleaved: bool, announce: Callable[[str], None]) -> int:
+    """Cycles of an update with credits."""
+    config = _NODES[case.codec].replace(role=Peer(interleaved=interleaved))
+    with open_session(config, nodes=case.nodes, host_port=False, latency=LATENCY, announce=announce) as session:
+        return measured_update(session.ring, case.length, case.density)
+
+
+def measure(cases: tuple[Case, ...] = CASES, *, announce: Callable[[str], None] = lambda stage: None
+            ) -> Iterator[tuple[Case, int, int]]:
+    """Measure cycles with credits: those of the order without the option, and of the interleaved one."""
+    for case in cases:
+        yield case, _cycles(case, False, announce), _cycles(case, True, announce)
+
+
+def modelled(case: Case) -> dict[str, int]:
+    """Cycles in slots by the model; packets have the words of dense ones, since slots are equally long for all."""
+    form = MX9 if case.codec == "mx9" else DENSE
+    update = functools.partial(slot_cycles, case.length, case.nodes, latency=LATENCY, form=form)
+    return {"one lap": update(laps=1).cycles, "two laps": update().cycles,
+            "with messages": update(messages=True).cycles, "other order": update(interleaves=False).cycles}
+
+
+def table(rows: Iterable[tuple[Case, int, int]]) -> Table:
+    """Cycles of cases, and divided by those of the order without the option."""
+    found = [{**dataclasses.asdict(case), "other": other, "interleaved": interleaved, **modelled(case),
+              "kind": case.codec if case.density == 1 else f"{case.density:.0%} not zero"}
+             for case, other, interleaved in rows]
+
+    def ratio(name: str, *, modelled: bool = True) -> Column:
+        return Column(f"{name}_ratio", format=".3f", title=f"{name} / other", modelled=modelled,
+                      of=lambda row: row[name] / row["other"])
+
+    return Table("cycles of fused updates: measured with credits, and modelled in slots", (
+        Column("nodes"), Column("length", format=","), Column("kind"), Column("other", format=","),
+        Column("interleaved", format=","), ratio("interleaved", modelled=False), ratio("one lap"), ratio("two laps"),
+        ratio("with messages"), ratio("other order")), found)
+
+
+def interleaved_lab() -> None:
+    """Measure fused updates in the interleaved order, and model them in slots."""
+    show(table(measure()))

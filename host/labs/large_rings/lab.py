@@ -1,0 +1,88 @@
+"""Collectives on simulated rings of more than 16 nodes: bits and words against the golden model, cycles against the
+prediction, and the speed of the simulation. ``make large-rings`` prints them.
+
+Each ring carries out an all-reduce and a fused update of as many elements as its small memories hold.
+"""
+
+import sys
+import time
+from typing import Annotated, Any
+
+import numpy as np
+
+from host.columns import Table, columns_of, show
+from host.cycles.costs import Format
+from host.cycles.timing import timing_of
+from host.cycles.walk import walk
+from host.driver.optimizer_settings import Rule, Settings
+from host.labs.kit import numbers
+from host.labs.predict.points import SMALL
+from host.options import SEEDS, Option, command
+from host.program.estimate import Collective
+from host.transports.session import LATENCY, Session, open_session
+from sim.golden import ring as golden
+
+__all__ = ["check", "large_rings_lab"]
+
+_SCALARS = {"rule": Rule.SGD, "gradient_scale": 0.25, "learning_rate": 0.1}
+_KINDS = (Collective.ALL_REDUCE, Collective.FUSED_UPDATE)
+
+
+def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.ndarray) -> tuple[int, int, float]:
+    """Cycles of a collective, words of the node that sends most, and cycles that are simulated in a processor second;
+    or a ``ValueError`` if a bit is wrong."""
+    ring, length = session.ring, len(weights)
+    ring.memory.write_weights(weights)
+    ring.memory.write_gradients(list(gradients))
+    ring.counters.clear()
+    cycle, begun = session.cycle, time.process_time()
+    outcome = getattr(ring.collectives, kind.name.lower())(length)
+    speed = (session.cycle - cycle) / (time.process_time() - begun)
+    if kind is Collective.ALL_REDUCE:
+        expected, traffic = golden.all_reduce(golden.bits(gradients), lanes=SMALL.lanes)
+        found = ring.memory.read_gradients(length)
+    else:
+        update = golden.fused_update(golden.bits(gradients), golden.bits(weights), [], golden.settings(**_SCALARS),
+                                     lanes=SMALL.lanes)
+        expected, traffic = update.weights, update.traffic
+        found = ring.memory.read_weights(length)
+    words = [int(counters["WORDS_SENT"]) for counters in ring.counters.read()]
+    if not (found.view(np.uint32) == expected).all() or words != traffic.words.tolist():
+        raise ValueError(f"{kind.name} on {ring.nodes} nodes must have the bits and words of the golden model")
+    return outcome.cycles, max(words), speed
+
+
+def check(session: Session, *, latency: int, length: int = SMALL.memories.gradient, seed: int = 0
+          ) -> list[dict[str, Any]]:
+    """Rows of the table of one ring; see :func:`large_rings_lab`."""
+    ring = session.ring
+    generator = np.random.default_rng([seed, ring.nodes])
+    gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)
+    weights = generator.standard_normal(length).astype(np.float32)
+    ring.settings.write(Settings(**_SCALARS))
+    rows = []
+    for kind in _KINDS:
+        cycles, words, speed = _run(session, kind, gradients, weights)
+        predicted = walk(kind, Format(), timing_of(SMALL), length=length, nodes=ring.nodes, latency=latency).cycles
+        rows.append({"nodes": ring.nodes, "collective": kind.name.lower().replace("_", " "), "words": words,
+                     "cycles": cycles, "predicted": predicted, "error": predicted / cycles - 1,
+                     "cycles_per_cpu_second": speed})
+    return rows
+
+
+@command
+def large_rings_lab(
+    *,
+    nodes: Annotated[str, Option("Ring sizes, with commas between them.")] = "17,32,64,255",
+    latency: Annotated[int, Option("Cycles of each link.")] = LATENCY,
+    length: Annotated[int, Option("Elements.", minimum=1, maximum=SMALL.memories.gradient)] = 8192,
+    seed: Annotated[int, Option("Seed of gradients and weights.", minimum=0, maximum=SEEDS)] = 0,
+) -> None:
+    """Run collectives on rings of more than 16 nodes, and compare bits, words and predicted cycles."""
+    rows = []
+    for size in numbers("Ring sizes", nodes):
+        with open_session(SMALL, nodes=size, latency=latency, host_port=False,
+                          announce=lambda stage: print(stage, file=sys.stderr)) as session:
+            rows += check(session, latency=latency, length=length, seed=seed)
+    show(Table(f"{length:,} elements, links of {latency} cycles: bits and words equal", columns_of(
+        "nodes:, collective words:, cycles:, predicted:, error:+.2% cycles_per_cpu_second:,.0f"), rows))

@@ -1,0 +1,220 @@
+"""Ways to treat late gradients, by loss and accuracy over cycles, on golden nodes or on simulated ones.
+
+The lab trains the digits classifier on a ring with a straggler, for a number of cycles, by each way to treat late
+gradients: wait for them, drop them, or apply them in a later round. Time is modelled: a computation takes the cycles
+of an engine, times the straggler's factor, and rounds are closed by the rules of
+:class:`sim.golden.features.quorum.rounds.Closer`. Sums, weights and updates are those of golden nodes.
+
+With ``--simulated`` nodes decide which gradients a round has, and measure all cycles but those of computations.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from hdl.config import NodeConfig
+from host.columns import Column, Table, show
+from host.console import shown
+from host.driver.memory import Allocation, fitted
+from host.driver.ring import Ring
+from host.labs.kit import BUILD, Results, chosen_names, numbers
+from host.labs.late import picture
+from host.labs.late.picture import SCHEMA
+from host.models.digits import Dataset, digits
+from host.models.layers import Array, widths
+from host.options import COUNT, Option, Section, command, option
+from host.training.batches import Batch, RoundBatches, Shares
+from host.training.executor import Executor
+from host.training.quorum import Outcome, QuorumExecutor, Workers, make_quorum_trainer, node_for, patience_of
+from host.training.quorum_config import Late, LateConfig, stragglers
+from host.training.trainer import Trainer
+from host.transports.session import TransportName, open_session
+from sim.golden.features.quorum.rounds import Closer, Rounds
+
+__all__ = ["late_lab", "learn", "percentages", "train"]
+
+
+class _ModelledExecutor(Executor[None]):
+    """Rounds on golden nodes, each at a modelled time, until the cycles are over; measured about ``points`` times."""
+
+    def __init__(self, ring: Ring, data: Dataset, config: LateConfig, points: int):
+        self._ring, self._config, self._points = ring, config, points
+        self._workers = Workers(data, config)
+        self._durations = self._workers.durations()
+        self._update = self._workers.update_cycles(config.workers)
+        self._closer = Closer(nodes=config.workers, quorum=config.closing, deadline=config.closing_deadline,
+                              weights=config.weights)
+        self._rounds = Rounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
+        self._free = [0] * config.workers  # end of the computation that is under way, or was the last
+        self._computing: list[tuple[int, int, int, Array]] = []  # cycle of the end, worker, round, and gradient
+        self._now, self._over = 0, False
+        self.outcome = Outcome()
+
+    @property
+    def left(self) -> int:
+        """One round more, until the cycles are over."""
+        return int(not self._over)
+
+    def begin(self) -> None:
+        self._ring.collectives.distribute(self._workers.parameters)
+        self._ring.memory.write_state(np.zeros(self._workers.length, np.float32))
+
+    def execute(self, first: int, batches: Sequence[Batch]) -> list[None]:
+        number, config, ring = first - 1, self._config, self._ring  # rounds are numbered from 0
+        # Whoever has ended begins for this round: at once, or when it has ended if the round is not closed by then.
+        for cycle, rank in sorted((max(free, self._now), rank) for rank, free in enumerate(self._free)):
+            known = self._closer.time(number, self._now)
+            if known is None or cycle < known:
+                self._free[rank] = cycle + self._durations[rank]
+                gradient = self._workers.gradient(rank, number, batches[0])
+                self._computing.append((self._free[rank], rank, number, gradient))
+                self._closer.ready(rank, number, self._free[rank])
+        closed_at = self._closer.time(number, self._now)
+        assert closed_at is not None
+        closed = self._closer.close(number, closed_at)
+        end = closed_at + self._update
+        self._over = end > config.cycles
+        if self._over:
+            return []
+        for _, rank, tag, gradient in (one for one in self._computing if one[0] <= closed_at):
+            self._rounds.ready(rank, tag, gradient)
+        self._computing = [one for one in self._computing if one[0] > closed_at]
+        ring.memory.write_gradients([one.view(np.float32) for one in self._rounds.close(closed)])
+        ring.settings.write(self._workers.closed_settings(closed))
+        ring.collectives.fused_update(self._workers.length)
+        self._workers.parameters[...] = ring.memory.read_weights(self._workers.length, ranks=[0])[0]
+        self.outcome.losses.append(self._workers.loss(number, [
+            worker for worker in range(config.workers) if closed.on_time >> worker & 1]))
+        self.outcome.cycles.append(end)
+        if end // (config.cycles // self._points) > self._now // (config.cycles // self._points):
+            self.outcome.measured.append((end, self._workers.accuracy()))
+        self._now = end
+        return [None]
+
+    def finish(self) -> None:
+        self.outcome.measured.append((self._now, self._workers.accuracy()))
+        ledgers = [ledger.counts for ledger in self._rounds.ledgers]
+        pending = sum(len(self._rounds.pending(rank)) for rank in range(self._config.workers))
+        self.outcome.counts = {**{fate: sum(one[fate] for one in ledgers) for fate in ledgers[0]}, "pending": pending}
+
+
+def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
+    """Train on golden nodes until the modelled cycles are over, measured about ``points`` times."""
+    length = Workers(data, config).length
+    node = fitted(NodeConfig(), [Allocation(length=length, planes=1)], nodes=config.workers)
+    with open_session(node, nodes=config.workers, transport=TransportName.GOLDEN) as session:
+        shares = Shares(data.train_y, workers=config.workers, skew=config.skew, seed=config.seed)
+        trainer = Trainer(_ModelledExecutor(session.ring, data, config, points), RoundBatches(shares, config.batch))
+        trainer.begin()
+        trainer.train()
+        trainer.finish()
+    return trainer.executor.outcome
+
+
+def train(data: Dataset, config: LateConfig) -> QuorumExecutor:
+    """Train on simulated nodes; the executor, at the end of the run."""
+    node = node_for(Workers(data, config).length, nodes=config.workers)
+    with open_session(node, nodes=config.workers, host_port=False, threads=1,
+                      timeout=patience_of(data, config)) as session:
+        trainer = make_quorum_trainer(session.ring, data, config)
+        trainer.begin()
+        trainer.train()
+    return trainer.executor
+
+
+def percentages(accuracies: Iterable[float]) -> str:
+    """Accuracies of each seed in per cent, as a table has them."""
+    return ", ".join(f"{100 * one:.2f}" for one in accuracies)
+
+
+def table(results: dict[tuple[float, Late], list[Outcome]]) -> Table:
+    """Mean accuracies of all seeds."""
+    def mean(fate: str) -> Column:
+        return Column(fate, format=".0f", of=lambda row: np.mean([run.counts[fate] for run in row[1]]))
+
+    return Table("training with stale gradients; accuracies in per cent", (
+        Column("skew", format="g", of=lambda row: row[0][0]),
+        Column("late gradients", of=lambda row: row[0][1].value),
+        Column("mean_accuracy", format=".2f", of=lambda row: 100 * np.mean([run.accuracy for run in row[1]])),
+        Column("updates", format=".0f", of=lambda row: np.mean([len(run.cycles) for run in row[1]])),
+        dataclasses.replace(mean("folded"), title="applied late"), mean("dropped"),
+        Column("accuracy of each seed", of=lambda row: percentages([run.accuracy for run in row[1]]))),
+        list(results.items()))
+
+
+_DEFAULT = LateConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions(Section):
+    """Training of each run, and the ways that are compared."""
+
+    skew: str = option("0,0.9", help="Shares of own classes, with commas between them.")
+    late: str = option("apply-late,wait,drop", help="Ways to treat late gradients, with commas between them.")
+    straggler: str = option("3:4.5", help="Slow workers and their factors.")
+    quorum: int = option(_DEFAULT.quorum, help="Gradients that close a round.")
+    deadline: int = option(_DEFAULT.deadline, help="Cycles after which a round is closed, 0 for none.",
+                           minimum=0, maximum=COUNT)
+    factor: float = option(_DEFAULT.factor, help="Factor of a gradient for each round that it is late.",
+                           minimum=0, maximum=1)
+    seeds: int = option(5, help="Seeds of each way.", minimum=1, maximum=COUNT)
+    first_seed: int = option(0, help="The first of the seeds.", minimum=0, maximum=COUNT)
+    batch: int = option(_DEFAULT.batch, help="Examples of a worker.", minimum=1, maximum=COUNT)
+    learning_rate: float = option(_DEFAULT.learning_rate, help="Learning rate.", minimum=0, maximum=1000)
+    hidden: str = option("64", help="Widths of hidden layers.")
+    cycles: int = option(_DEFAULT.cycles, help="Cycles of a run.", minimum=1, maximum=COUNT)
+
+    def configs(self) -> list[LateConfig]:
+        """Configurations of all runs."""
+        late = chosen_names("Late gradients", self.late, [way.value for way in Late])
+        plain = {name: getattr(self, name) for name in (
+            "quorum", "deadline", "factor", "batch", "learning_rate", "cycles")}
+        return [LateConfig(late=Late(way), slow=stragglers(self.straggler), skew=skew, hidden=widths(self.hidden),
+                           seed=self.first_seed + seed, **plain)
+                for skew in numbers("Skews", self.skew, float) for way in late for seed in range(self.seeds)]
+
+
+@command
+def late_lab(
+    *,
+    runs: RunOptions,
+    simulated: Annotated[bool, Option("Simulate the nodes.", ("--simulated",))] = False,
+    draw: Annotated[Path | None, Option("Folder with a late.json: draw its late.png, and train nothing.")] = None,
+    output: Annotated[Path | None, Option("Folder of late.json and late.png.",
+                                          shown_default="build/late, simulated build/late-run")] = None,
+) -> None:
+    """Train with late gradients that are waited for, dropped or applied later, and compare the accuracies."""
+    if draw is not None:
+        show(shown(picture.draw_report(draw)))
+        return
+    configs = runs.configs()
+    results = Results(output or BUILD / ("late-run" if simulated else "late"), "late.json", "late.png")
+    data = digits()
+    outcomes: dict[tuple[float, Late], list[Outcome]] = {}
+    rows: list[dict[str, Any]] = []
+    for config in configs:
+        outcome, figures = _simulated(data, config) if simulated else (learn(data, config), {})
+        outcomes.setdefault((config.skew, config.late), []).append(outcome)
+        rows.append({"skew": config.skew, "late": config.late.value, "seed": config.seed, **figures,
+                     **dataclasses.asdict(outcome)})
+    report = SCHEMA.report({"compute": "modelled", "runs": rows})
+    results.show(table(outcomes), "compute: modelled; rounds, sums and updates: gateware" if simulated else
+                 "compute and time: modelled")
+    results.write(report, functools.partial(picture.draw, report))
+    results.show_paths()
+
+
+def _simulated(data: Dataset, config: LateConfig) -> tuple[Outcome, dict[str, Any]]:
+    """Outcome of a run on simulated nodes, and the masks of its rounds."""
+    run = train(data, config)
+    outcome = run.outcome
+    ledger = ", ".join(f"{count} {fate}" for fate, count in outcome.counts.items())
+    print(f"{config.late.value}, skew {config.skew:g}, seed {config.seed}: {len(run.fates)} rounds, "
+          f"{outcome.measured[-1][0]:,} cycles, accuracy {outcome.accuracy:.2%}; gradients: {ledger}; all nodes "
+          f"equal to golden", flush=True)
+    print("\n".join(run.laggards), end="\n" if run.laggards else "")
+    return outcome, {"masks": [(one.on_time, one.late) for one in run.fates]}

@@ -1,0 +1,134 @@
+"""Test accuracy by schedule or by format, with several seeds, on golden nodes.
+
+Study ``schedules`` trains a deep network, 64-32x9-10, by programs. No bit depends on the schedule, except where
+layers compute with weights that lack the last update.
+
+Study ``formats`` trains a network of one hidden layer with each format in both directions, gradients with residuals;
+with ``--compute``, formats are those of the factors of matrix products, and weights and gradients are raw. Nodes have
+the same bits, so it stands for runs of ``make sim WEIGHTS=… GRADIENTS=…`` or ``make sim COMPUTE_FORMAT=…``, without
+their cycles.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from hdl.config import NodeConfig, Weights
+from host.columns import Column, Table, show
+from host.driver.memory import fitted
+from host.labs.kit import chosen_names, end, names, numbers
+from host.labs.late.lab import percentages
+from host.models.digits import Dataset, digits
+from host.models.layers import widths
+from host.options import COUNT, Option, Section, command, option
+from host.training.optimizers import SGD
+from host.training.record import Training, TrainingConfig
+from host.training.schedule import programmed
+from host.training.trainer import train
+from host.training.workloads import Classifier
+from host.transports.session import TransportName, open_session
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+
+__all__ = ["learn", "learning_lab"]
+
+
+class Study(enum.StrEnum):
+    """What is compared."""
+
+    SCHEDULES = "schedules"
+    FORMATS = "formats"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Defaults:
+    """Defaults of a study."""
+
+    values: str
+    hidden: str
+    seeds: int
+    epochs: int
+    rate: str
+
+
+_STUDIES = {
+    Study.SCHEDULES: _Defaults(values="layers", hidden="32x9", seeds=3, epochs=10, rate="0.02"),
+    Study.FORMATS: _Defaults(values="raw,mxfp8_e4m3,mxfp8_e4m3_up,mxfp4_e2m1,mxfp4_e2m1_up,nvfp4", hidden="64",
+                             seeds=5, epochs=4, rate="0.1"),
+}
+
+
+def learn(data: Dataset, config: TrainingConfig, *, nodes: int = 4, format: str | None = None,
+          on_step: Callable[[Training], None] = lambda training: None) -> float:
+    """Train a perceptron on golden nodes, and return its test accuracy.
+
+    Weights and gradients may have a format; what gradients lose goes into those of the next step.
+    """
+    task = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
+    node = NodeConfig() if format is None else NodeConfig(weights=Weights(codec=format), gradients=format)
+    length = task.parameters.size
+    node = fitted(node, [config.allocation(length)], nodes=nodes)
+    if config.overlap is not None:
+        node = programmed(node, length, len(config.hidden) + 1, stale=config.overlaps, nodes=nodes)
+    with open_session(node, nodes=nodes, transport=TransportName.GOLDEN) as session:
+        return train(session.ring, task, dataclasses.replace(config, check=False), on_step=on_step).measures[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class CaseOptions(Section):
+    """What each row trains."""
+
+    values: str | None = option(None, help="Schedules, as layers,delayed:2, or formats, as raw,mx9.")
+    compute: bool = option(False, "--compute", help="Formats are those of products.")
+    hidden: str | None = option(None, help="Widths of hidden layers, as 64 or 32x9.",
+                                shown_default="32x9, formats 64")
+    seeds: int | None = option(None, help="Seeds, from 0 on.", minimum=1, maximum=COUNT, shown_default="3, formats 5")
+    epochs: int | None = option(None, help="Epochs.", minimum=1, maximum=COUNT, shown_default="10, formats 4")
+    batch: int = option(32, help="Most examples in a step.", minimum=1, maximum=COUNT)
+    learning_rate: str | None = option(None, help="Learning rate at the first step, one or several.",
+                                       shown_default="0.02, formats 0.1")
+
+    def cases(self, study: Study) -> Iterator[tuple[str, TrainingConfig, str | None]]:
+        """Name, configuration and format of each row."""
+        usual = _STUDIES[study]
+        text = self.values or usual.values
+        known = [name for name in GRADIENT_CODECS if name in WEIGHT_CODECS]
+        plain = study is Study.SCHEDULES or self.compute
+        for value in names(text) if plain else chosen_names("Format", text, known):
+            for rate in numbers("Learning rates", self.learning_rate or usual.rate, float):
+                config = TrainingConfig(
+                    epochs=self.epochs or usual.epochs, batch=self.batch, hidden=widths(self.hidden or usual.hidden),
+                    optimizer=SGD(learning_rate=rate, momentum=0.9))
+                if study is Study.SCHEDULES:
+                    yield f"{value}, rate {rate:g}", dataclasses.replace(config, overlap=value), None
+                elif self.compute:
+                    yield value, dataclasses.replace(config, compute_format=value), "raw"
+                else:
+                    yield value, config, value
+
+
+@command
+def learning_lab(
+    study: Annotated[Study, typer.Argument(help="What is compared.")],
+    *,
+    rows: CaseOptions,
+    nodes: Annotated[int, Option("Nodes.", minimum=1, maximum=16)] = 4,
+    least: Annotated[float, Option("Least mean accuracy, as a fraction; with a lower one the exit code is 1.",
+                                      minimum=0, maximum=1)] = 0.0,
+) -> None:
+    """Compare test accuracies by schedule or by format, on golden nodes."""
+    cases, data, outcomes = list(rows.cases(study)), digits(), []
+    for name, config, format in cases:
+        accuracies = []
+        for seed in range(rows.seeds or _STUDIES[study].seeds):
+            accuracies.append(learn(data, dataclasses.replace(config, seed=seed), nodes=nodes, format=format))
+            print(f"{name}, seed {seed}: test accuracy {accuracies[-1]:.2%}", flush=True)
+        outcomes.append((name, accuracies))
+    show(Table("test accuracy in per cent", (
+        Column(study.value, of=lambda row: row[0]),
+        Column("mean", format=".2f", of=lambda row: 100 * np.mean(row[1])),
+        Column("each seed", of=lambda row: percentages(row[1]))), outcomes))
+    end(min(np.mean(accuracies) for _, accuracies in outcomes) < least)

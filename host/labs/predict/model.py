@@ -1,0 +1,312 @@
+"""Prediction of a training step: its collectives by the walk, its products by the array's cycle model, and what of
+them overlaps by the golden timeline of the step's program.
+
+Predictions are shown as a table, as JSON, and as a picture of time over nodes.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from hdl.choices import suggestion
+from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
+from hdl.config import NodeConfig, Weights
+from host.columns import Column, Table, columns_of, record
+from host.compute.instructions import Array, best_factors
+from host.cycles.costs import Format, Zeros
+from host.cycles.timing import Timing, timing_of
+from host.cycles.walk import Walked, walk
+from host.options import Section, option
+from host.program.estimate import Collective, Costs
+from host.program.program import CompiledProgram
+from host.program.schedules import Computed, Dense, Kind, Schedule, Work, build, layers_of, modelled
+from host.reports import chakra
+from host.reports.style import COLOURS, FAINT, INK, picture
+from host.schema import Schema
+from host.training.record import TrainingConfig
+from sim.golden.features.compute.gemm import ONES, GemmJob
+from sim.golden.features.compute.gemm_estimate import estimate
+from sim.golden.features.compute.gemm_factors import training_step
+from sim.golden.features.programs.program import Span, makespan, timeline
+
+__all__ = ["SCHEMA", "Model", "Prediction", "Step", "describe", "draw", "format_of", "model_of", "predict",
+           "sizes", "table"]
+
+#: Rows of an array of so many multiply-adds per cycle, and its lanes.
+_ARRAYS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8)}
+#: Widths of the digits classifier: its inputs, its hidden layers by default, and its classes.
+_DIGITS = (64, *TrainingConfig.hidden, 10)
+#: Collectives of execution traces: a fused update is an all-reduce with the optimizer in its middle.
+_KINDS = {"FUSED_UPDATE": chakra.Kind.ALL_REDUCE, "REDUCE_SCATTER": chakra.Kind.REDUCE_SCATTER,
+          "ALL_GATHER": chakra.Kind.ALL_GATHER}
+_UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Model that is trained: a perceptron, or a vector of parameters whose computation is not predicted."""
+
+    name: str
+    #: Elements of the vector that nodes reduce.
+    parameters: int
+    #: Inputs and outputs of all layers, or nothing.
+    widths: tuple[int, ...] = ()
+
+    @property
+    def layers(self) -> list[Dense]:
+        """Layers, one behind the other."""
+        return layers_of(self.widths) if self.widths else [Dense(1, self.parameters - 1, 1, 0)]
+
+
+def model_of(text: str) -> Model:
+    """The model that a text names: ``digits``, widths as ``784,128,10``, or a number of parameters as ``25M``."""
+    if text == "digits":
+        widths = _DIGITS
+    elif re.fullmatch(r"\d+(,\d+)+", text):
+        widths = tuple(map(int, text.split(",")))
+        if not all(widths):
+            raise ValueError(f"Widths must be at least 1, not {text}")
+    else:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMG]?)", text)
+        count = round(float(found[1]) * _UNITS[found[2]]) if found else 0
+        if not 2 <= count <= 10 ** 10:
+            raise ValueError("Model must be digits, widths of layers as 784,128,10, or a number of parameters from 2 "
+                             f"to 10G as 25M, not {text!r}")
+        return Model(text, count)
+    return Model(text, sum(layer.length for layer in layers_of(widths)), widths)
+
+
+def format_of(text: str) -> Format:
+    """The format that a text names.
+
+    ``dense`` and ``10%`` are gradients in zero-value form, with raw weights; with ``10%-apart`` each node has its
+    zeros in places of its own. A codec is that of gradients and of weights, and ``mx9/zero_value`` one of weights and
+    one of gradients.
+    """
+    if text == "dense":
+        return Format()
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)%(-apart)?", text)
+    if found:
+        return Format(density=float(found[1]) / 100, zeros=Zeros.APART if found[2] else Zeros.TOGETHER)
+    weights, slash, gradients = text.partition("/")
+    gradients = gradients if slash else weights
+    if gradients not in GRADIENT_CODECS or weights not in WEIGHT_CODECS:
+        codecs = [name for name in GRADIENT_CODECS if name in WEIGHT_CODECS]
+        raise ValueError(f"Format must be dense, a density as 10% or 10%-apart, one of {', '.join(codecs)}, or "
+                         f"weights and gradients as {RAW}/{ZERO_VALUE}, not {text!r}"
+                         f"{suggestion(['dense', *codecs], text)}")
+    return Format(gradients=gradients, weights=weights)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A step, predicted."""
+
+    form: str
+    #: Cycles of the step, of all that computes and of all that communicates; and words that the node with most of
+    #: them sends.
+    nodes: int
+    cycles: int
+    compute: int
+    communicate: int
+    words: int
+
+    seconds: float
+    #: Timeline of one node.
+    spans: list[Span] = dataclasses.field(repr=False)
+    #: The same as commands of an execution trace.
+    commands: list[chakra.Command] = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Predicted(Costs):
+    """Durations of commands by the walk, which keeps what each collective comes to."""
+
+    form: Format
+    timing: Timing
+    latency: int
+    walks: list[Walked] = dataclasses.field(default_factory=list)
+
+    def collective(self, kind: Collective, length: int, *, nodes: int) -> int:
+        if nodes == 1:  # the update of owned blocks, whose gradients are there
+            return self.timing.alone(length=length)
+        found = walk(kind, self.form, self.timing, length=length, nodes=nodes, latency=self.latency)
+        self.walks.append(found)
+        return found.cycles
+
+
+def _product(array: Array, job: GemmJob) -> int:
+    """Cycles of a product with the factors that take the fewest, about."""
+    factors = best_factors(array, (job.m, job.k, job.n), transpose_a=bool(job.transpose_a),
+                           transpose_b=bool(job.transpose_b), ones=job.a.place == ONES, starts=bool(job.initial),
+                           gated=bool(job.gated))
+    fields: dict[str, Any] = dict(factors)
+    return estimate(array.model, dataclasses.replace(job, **fields))
+
+
+@functools.cache
+def _computed(widths: tuple[int, ...], share: int, macs: int) -> dict[str, int]:
+    """Cycles of the forward and backward commands of each layer, for the examples of a node."""
+    rows, lanes = _ARRAYS[macs]
+    array = Array(rows=rows, lanes=lanes)
+    found: dict[str, int] = {}
+    for name, job in training_step(share, widths, lanes).items():
+        part, number = name.split()
+        command = f"{'forward' if part == 'forward' else 'backward'} {int(number) + 1}"
+        found[command] = found.get(command, 0) + _product(array, job)
+    return found
+
+
+def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
+    """Commands that compute."""
+    layers = model.layers
+    staged = sum(layer.length for layer in layers)
+    computed = _computed(model.widths, examples, macs) if model.widths and macs else {}
+    return [dataclasses.replace(work, duration=computed.get(work.name, 0))
+            for work in modelled(layers, staged=staged)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step(Section):
+    """Work of nodes in a step, and its schedule; a model without layers has only ``none``."""
+
+    examples: int = option(32, help="Examples of each node in a step.", minimum=1, maximum=4095)
+    macs: int = option(
+        16, help="Multiply-adds per cycle of a node's array: 4, 8, 16 or 32, or 0 to communicate alone.")
+    overlap: str = option("none", help="Schedule: none, strict, layers or chunks:n.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.macs and self.macs not in _ARRAYS:
+            raise ValueError(f"Multiply-adds per cycle must be 0, {', '.join(map(str, _ARRAYS))}, not {self.macs!r}")
+        if self.schedule.kind not in (Kind.NONE, Kind.STRICT, Kind.LAYERS, Kind.CHUNKS):
+            raise ValueError(f"Schedule that is predicted must be none, strict, layers or chunks:n, not "
+                             f"{self.schedule}")
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule."""
+        return Schedule.parse(self.overlap)
+
+
+def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, clock: float,
+            node: NodeConfig | None = None) -> Prediction:
+    """Predict a training step in a format of :func:`format_of`, on two or more nodes.
+
+    Latency is that of a link in cycles, and the clock has cycles per second. The node is the configuration of the
+    nodes but for their codecs; by default that of :class:`~hdl.config.NodeConfig`.
+    """
+    if not model.widths and step.schedule.kind is not Kind.NONE:
+        raise ValueError(f"Schedule of a model without layers must be none, not {step.schedule}")
+    chosen = format_of(form)
+    config = (NodeConfig() if node is None else node).replace(
+        gradients=chosen.gradients, weights=Weights(codec=chosen.weights))
+    costs = _Predicted(examples=step.examples, form=chosen, timing=timing_of(config), latency=latency)
+    commands = _commands(model, examples=step.examples, macs=step.macs)
+    layers = model.layers
+    depth = len(commands) + len(layers) + 3
+    compiled = build(step.schedule, layers, nodes=nodes, costs=costs, computed=Computed(commands), depth=depth)
+    spans = [span for span in timeline(compiled.timed()) if span.end > span.start]
+    cycles = makespan(spans)
+    times = [sum(span.end - span.start for span in spans if span.queue == queue) for queue in (0, 1)]
+    return Prediction(form=form, nodes=nodes, cycles=cycles, compute=times[0], communicate=times[1],
+                      words=sum(one.words for one in costs.walks), seconds=cycles / clock, spans=spans,
+                      commands=_trace(compiled, spans, costs.walks, nodes))
+
+
+def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Walked],
+           nodes: int) -> list[chakra.Command]:
+    """Commands of a step for an execution trace, with what each has to wait for."""
+    words = iter(walks)
+    found: dict[str, tuple[chakra.Kind, int, int]] = {}
+    for task in compiled.tasks:  # in the order in which they were added, as their walks
+        if task.collective:
+            walked = next(words)
+            kind = _KINDS[task.operation]
+            hops = (nodes - 1) * (2 if kind is chakra.Kind.ALL_REDUCE else 1)
+            elements = task.fields["length"]
+            assert isinstance(elements, int)
+            found[task.name] = kind, elements, round(4 * walked.words * nodes / hops)
+        else:
+            found[task.name] = chakra.Kind.COMPUTE, 0, 0
+    times = {(span.queue, span.place): span for span in spans}
+    commands = []
+    for number, queue in enumerate(compiled.queues):
+        before: tuple[str, ...] = ()
+        others = [other for other in range(len(compiled.queues)) if other != number]
+        for place, one in enumerate(queue):
+            span = times.get((number, place))
+            if span is None:  # takes no time
+                continue
+            waits = [compiled.queues[other][wait.after - 1].task.name
+                     for other, wait in zip(others, one.waits, strict=True)
+                     if wait.after and not wait.lag and (other, wait.after - 1) in times]
+            kind, elements, size = found[span.name]
+            commands.append(chakra.Command(name=span.name, kind=kind, start=span.start, end=span.end,
+                                           after=(*before, *waits), elements=elements, size=size))
+            before = (span.name,)
+    return sorted(commands, key=lambda command: (command.start, command.end))
+
+
+def sizes(nodes: int) -> list[int]:
+    """Ring sizes of a picture: powers of two, and the largest."""
+    found = [1 << bit for bit in range(1, nodes.bit_length()) if 1 << bit < nodes]
+    return [*found, nodes]
+
+
+_COLORS = (COLOURS[0], COLOURS[5], COLOURS[4], COLOURS[6], COLOURS[3], FAINT, INK)
+_MARKERS = "os^Dv<>"
+
+
+def _seconds(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1 or unit == "us":
+            return f"{seconds * factor:,.3g} {unit}" if seconds * factor < 1000 else f"{seconds * factor:,.0f} {unit}"
+    return ""
+
+
+_FORMAT, _NODES, _CYCLES, _SECONDS, _COMPUTE, _COMMUNICATE, _WORDS = (
+    Column("format", of=lambda row: row.form), Column("nodes"),
+    Column("cycles", ","),
+    Column("seconds", _seconds, "step"),
+    Column("compute_cycles", ",", "compute", of=lambda row: row.compute),
+    Column("communicate_cycles", ",", "communicate",
+           of=lambda row: row.communicate),
+    Column("words", ","))
+_ROW = (_FORMAT, _NODES, _CYCLES, _SECONDS, _COMPUTE, _COMMUNICATE, _WORDS)
+
+#: Report of predictions.
+SCHEMA = Schema("gradring.predict", 2, columns_of(
+    "modelled model link_latency examples macs schedule clock parameters", Column("rows", columns=_ROW)))
+
+
+def describe(found: Sequence[Prediction], **asked: Any) -> dict[str, Any]:
+    """Content of predict.json: what was asked, and a row for each format and ring."""
+    return SCHEMA.report({"modelled": True, **asked, "rows": [record(_ROW, prediction) for prediction in found]})
+
+
+def table(found: Sequence[Prediction], title: str) -> Table:
+    """Predictions of one ring size, a row for each format."""
+    return Table(f"{title}: modelled", (
+        _FORMAT, _SECONDS, _CYCLES, _COMPUTE, _COMMUNICATE, _WORDS,
+        Column("link", format=".0%", of=lambda row: row.words / row.communicate if row.communicate else 0.0)), found)
+
+
+def draw(found: Sequence[Prediction], path: pathlib.Path, *, title: str, note: str) -> None:
+    """Draw the time of a step over the nodes of the ring, a line for each format."""
+    with picture(path, size=(8.4, 5.2), title=title, note=note) as (axes,):
+        for number, form in enumerate(dict.fromkeys(row.form for row in found)):
+            chosen = [row for row in found if row.form == form]
+            axes.plot([row.nodes for row in chosen], [row.seconds for row in chosen], label=form, markersize=4,
+                      color=_COLORS[number % len(_COLORS)], marker=_MARKERS[number % len(_MARKERS)])
+        axes.set_xscale("log", base=2)
+        axes.set_ylim(0, 1.05 * max(row.seconds for row in found))
+        counts = sorted({row.nodes for row in found})
+        axes.set_xticks(counts, [f"{count:,}" for count in counts])
+        axes.minorticks_off()
+        axes.set(xlabel="nodes", ylabel="time of a step")
+        axes.yaxis.set_major_formatter(lambda value, _: _seconds(value))
+        axes.legend()

@@ -1,0 +1,279 @@
+"""Points that predictions are compared with: collectives on simulated rings, measured by ``make predict-points``.
+
+Three sets are kept in ``points.csv``: one that the two constants of :mod:`host.cycles.timing` were fitted with, and
+two that nothing was fitted with, of rings of up to 16 nodes and of larger ones. :func:`compare` has the error of
+every measured point.
+"""
+
+import csv
+import dataclasses
+import io
+import itertools
+import operator
+import re
+import statistics
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compression.registry import RAW
+from hdl.config import Memories, NodeConfig, SingleRing, Weights
+from hdl.ring.topology import MOST_NODES
+from host.columns import Column, Table
+from host.cycles.costs import CountedCosts, Format, Zeros
+from host.cycles.timing import timing_of
+from host.cycles.walk import walk, walk_costs
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.protocols import FlatRing
+from host.output import write_bytes
+from host.program.estimate import Collective
+from host.transports.session import open_session
+from sim.bounded_files import read_bytes
+from sim.verilated.native import Arithmetic
+
+__all__ = ["FILE", "FORMATS", "SMALL", "WORST", "Compared", "Point", "compare", "config_of", "gradients", "load",
+           "measure", "measure_all", "summary", "table"]
+
+FILE = Path(__file__).with_name("points.csv")
+#: Bytes of the file.
+_LARGEST = 1 << 24
+
+#: Forms of gradients and weights that are measured.
+FORMATS = {
+    "dense": Format(),
+    "10%": Format(density=0.1),
+    "10%-apart": Format(density=0.1, zeros=Zeros.APART),
+    "mx9": Format(gradients="mx9", weights="mx9"),
+}
+#: A node of large rings, as small as there is one with the floating-point optimizer: one lane, and no state.
+SMALL = NodeConfig(lanes=1, topology=SingleRing(max_nodes=MOST_NODES), masking=False, sparsify=False,
+                   memories=Memories(gradient=8192, weight=8192, state=32, planes=0))
+
+#: Elements that a node of these points has room for.
+_LONGEST = 65536
+
+#: Sizes, lengths and latencies of both sets.
+_FITTED = ((2, 5), (64, 640), (4, 40))
+_NODES = (2, 3, 5, 7, 9, 12, 16)
+_SHORT, _LONG = (32, 333, 2500, 9000), (40_000, _LONGEST)
+_LATENCIES = (1, 6, 30, 100, 512)
+_KINDS = (Collective.FUSED_UPDATE, Collective.ALL_REDUCE)
+#: Lengths, and latencies in turn, of larger rings.
+_LARGE = {64: ((2500, 8192), (100, 30, 1)), 255: ((8192,), (30, 6))}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Point:
+    """A collective on a ring, and its cycles and words if they were measured."""
+
+    kind: Collective
+    #: A name of :data:`FORMATS`.
+    form: str
+    nodes: int
+    length: int
+    latency: int
+    #: Cycles on the slowest node, and words that the node with most of them sends.
+    cycles: int = 0
+    words: int = 0
+
+    def row(self) -> list[Any]:
+        """The point as a row of the file."""
+        return [self.kind.name, *dataclasses.astuple(self)[1:]]
+
+
+def config_of(form: Format, nodes: int = SingleRing.max_nodes) -> NodeConfig:
+    """Node of the points of a format, in a ring of so many nodes; a small one in a large ring."""
+    codecs = {"gradients": form.gradients, "weights": Weights(codec=form.weights)}
+    if nodes > SingleRing.max_nodes:
+        # Of a block alone there are masters, which nodes without a codec do not have.
+        return SMALL.replace(memories={"state": SMALL.memories.state if form.weights == RAW else 512}, **codecs)
+    return NodeConfig(memories=Memories(gradient=_LONGEST, weight=_LONGEST, state=_LONGEST // 2), masking=False,
+                      sparsify=False, **codecs)
+
+
+def _fitted() -> list[Point]:
+    """Points for the two constants: dense gradients alone."""
+    return [Point(kind=kind, form="dense", nodes=nodes, length=length, latency=latency)
+            for nodes, length, latency, kind in itertools.product(*_FITTED, _KINDS)]
+
+
+def _chosen() -> list[Point]:
+    """Points for validation: short vectors with two latencies each, long ones with one, which take turns."""
+    found: list[Point] = []
+    turn = itertools.count()
+    for form, nodes, length in itertools.product(FORMATS, _NODES, (*_SHORT, *_LONG)):
+        for _ in range(2 if length in _SHORT else 1):
+            latency = _LATENCIES[next(turn) * 3 % len(_LATENCIES)]
+            found += [Point(kind=kind, form=form, nodes=nodes, length=length, latency=latency) for kind in _KINDS]
+    return found
+
+
+def _large() -> list[Point]:
+    """Points for validation on larger rings: each length with one latency, which change places from form to form."""
+    found: list[Point] = []
+    for place, (form, (nodes, (lengths, latencies))) in enumerate(itertools.product(FORMATS, _LARGE.items())):
+        for turn, length in enumerate(lengths):
+            latency = latencies[(place // len(_LARGE) + turn) % len(latencies)]
+            found += [Point(kind=kind, form=form, nodes=nodes, length=length, latency=latency) for kind in _KINDS]
+    return found
+
+
+def gradients(point: Point) -> npt.NDArray[np.float32]:
+    """Random gradients, with zeros in the places of the format."""
+    form = FORMATS[point.form]
+    generator = np.random.default_rng(zlib.crc32(repr(point.row()[:-2]).encode()))
+    shape = point.nodes, point.length
+    values = generator.standard_normal(shape).astype(np.float32)
+    drawn = generator.random(shape if form.zeros is Zeros.APART else point.length)
+    return np.where(drawn < form.density, values, np.float32(0))
+
+
+def _one(ring: FlatRing, point: Point) -> Point:
+    ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1))
+    ring.memory.write_gradients(list(gradients(point)))
+    ring.counters.clear()
+    cycles = getattr(ring.collectives, point.kind.name.lower())(point.length).cycles
+    words = max(int(counters["WORDS_SENT"]) for counters in ring.counters.read())
+    return dataclasses.replace(point, cycles=cycles, words=words)
+
+
+def measure(points: Sequence[Point]) -> Iterator[Point]:
+    """Measure points on simulated rings, those of a ring and a latency together."""
+    def ring_of(point: Point) -> tuple[str, int, int]:
+        return point.form, point.nodes, point.latency
+
+    for (form, nodes, latency), group in itertools.groupby(sorted(points, key=ring_of), key=ring_of):
+        with open_session(config_of(FORMATS[form], nodes), nodes=nodes, latency=latency, arithmetic=Arithmetic.NATIVE,
+                          host_port=False) as session:
+            for point in group:
+                yield _one(session.ring, point)
+
+
+def load() -> dict[str, list[Point]]:
+    """The points of the file: ``fitted``, ``chosen`` and ``large``.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, or another; the message names it.
+    OSError
+        It cannot be read.
+    """
+    try:
+        lines = read_bytes(FILE, largest=_LARGEST).decode("ascii").splitlines()
+    except ValueError:
+        lines = []
+    heading, *rows = [line.split(",") for line in lines] or [[]]
+    points: dict[str, list[Point]] = {name: [] for name in ("fitted", "chosen", "large")}
+    names = [field.name for field in dataclasses.fields(Point)]
+    if heading != ["set", *names]:
+        raise ValueError(f"{FILE} must be a table of {', '.join(names)}, not damaged or another file")
+    for line, row in enumerate(rows, start=2):
+        values = dict(zip(["set", *names], row, strict=False))
+        numbers = {name: value for name, value in values.items() if name not in ("set", "kind", "form")}
+        if (len(row) != len(heading) or values["set"] not in points or values["kind"] not in Collective.__members__
+                or values["form"] not in FORMATS
+                or not all(re.fullmatch("[0-9]{1,15}", value) for value in numbers.values())):
+            raise ValueError(f"{FILE} must have a point in line {line}, not damaged or another file")
+        points[values["set"]].append(Point(kind=Collective[values["kind"]], form=values["form"],
+                                           **{name: int(value) for name, value in numbers.items()}))
+    return points
+
+
+def write(points: Mapping[str, Sequence[Point]]) -> None:
+    """Write the file."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["set", *(field.name for field in dataclasses.fields(Point))])
+    rows.writerows([name, *point.row()] for name, group in points.items() for point in group)
+    write_bytes(FILE, text.getvalue().encode())
+
+
+#: Largest error that a point may have; those beyond it are listed.
+WORST = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """A measured point, and the cycles and words that are predicted for it."""
+
+    point: Point
+    cycles: int
+    words: int
+
+    @property
+    def error(self) -> float:
+        """Predicted cycles less measured ones, in terms of these."""
+        return self.cycles / self.point.cycles - 1
+
+    @property
+    def line(self) -> str:
+        """The point as a line."""
+        point = self.point
+        return (f"{point.kind.name.lower()}, {point.form}, N={point.nodes}, K={point.length:,}, links of "
+                f"{point.latency}: {point.cycles:,} cycles, {self.cycles:,} predicted, {self.error:+.1%}")
+
+
+def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]:
+    """Predict points that were measured.
+
+    Zeros are expected by the density of the format or, ``counted``, counted in the gradients that were summed.
+    """
+    found = []
+    for point in points:
+        form = FORMATS[point.form]
+        timing = timing_of(config_of(form, point.nodes))
+        if counted and form.density < 1:
+            costs = CountedCosts(form, gradients(point), segment=timing.segment,
+                                 sums=point.kind is Collective.ALL_REDUCE)
+            one = walk_costs(point.kind, costs, timing, latency=point.latency)
+        else:
+            one = walk(point.kind, form, timing, length=point.length, nodes=point.nodes, latency=point.latency)
+        found.append(Compared(point, one.cycles, one.words))
+    return found
+
+
+def table(rings: str, expected: Sequence[Compared], counted: Sequence[Compared]) -> Table:
+    """Errors of points on some rings, with zeros that are expected and with counted ones."""
+    rows = [(*row, *more[2:]) for row, more in zip(summary(expected), summary(counted), strict=True)]
+    titles = {"points": "", "number": ",", "mean error": ".2%", "worst": ".2%", "zeros counted: mean": ".2%",
+              "zeros counted: worst": ".2%"}
+    return Table(f"errors on rings of {rings}, none of which was fitted", [
+        Column(title, format=form, of=operator.itemgetter(number))
+        for number, (title, form) in enumerate(titles.items())], rows)
+
+
+def _groups(compared: Sequence[Compared]) -> Iterator[tuple[str, list[Compared]]]:
+    """Points in all, and by what they have in common."""
+    yield "all", list(compared)
+    for title, of in (("", lambda point: f"{point.kind.name.lower()}, {point.form}"),
+                      ("N=", lambda point: point.nodes), ("K=", lambda point: point.length),
+                      ("links of ", lambda point: point.latency)):
+        groups: dict[str | int, list[Compared]] = {}
+        for one in compared:
+            groups.setdefault(of(one.point), []).append(one)
+        for key in sorted(groups, key=lambda key: (isinstance(key, str), key)):
+            yield f"{title}{key:,}" if isinstance(key, int) else key, groups[key]
+
+
+def summary(compared: Sequence[Compared]) -> list[tuple[str, int, float, float]]:
+    """Groups of points: name, number, mean and largest error."""
+    return [(name, len(group), statistics.mean(abs(one.error) for one in group),
+             max(abs(one.error) for one in group)) for name, group in _groups(compared)]
+
+
+def measure_all() -> int:
+    """Measure all points, and write the file; the number of points."""
+    found: dict[str, list[Point]] = {}
+    for name, points in (("fitted", _fitted()), ("chosen", _chosen()), ("large", _large())):
+        found[name] = []
+        for number, point in enumerate(measure(points), start=1):
+            print(f"{name} {number} of {len(points)}: {point.row()}", file=sys.stderr)
+            found[name].append(point)
+    write(found)
+    return sum(len(points) for points in found.values())

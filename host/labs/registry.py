@@ -1,0 +1,46 @@
+"""The labs: experiments on top of the library, each a folder. A new lab is entered here."""
+
+from host.command_group import Entry
+
+__all__ = ["LABS"]
+
+#: Labs by name, in the order in which `gradring lab` lists them; each is imported when it is run.
+LABS = {
+    "sweep": Entry("host.labs.sweep.lab", "sweep_lab",
+                   "Compare formats by loss, traffic, cycles, LUTs and Fmax."),
+    "predict": Entry("host.labs.predict.lab", "predict_lab",
+                     "Predict cycles and words of a training step on rings that nobody simulates."),
+    "large-rings": Entry("host.labs.large_rings.lab", "large_rings_lab",
+                         "Run collectives on rings of more than 16 nodes, and compare bits, words and predicted "
+                         "cycles."),
+    "estimate": Entry("host.labs.estimate.lab", "estimate_lab",
+                      "Estimate training steps on machines that are then built, by runs on one that is throttled."),
+    "tiling": Entry("host.labs.tiling.lab", "tiling_lab",
+                    "Search for the factors of matrix products, by cycles that a simulated node counts."),
+    "memory": Entry("host.labs.memory.lab", "memory_lab",
+                    "Plan the memory of programs, and find out what to keep, to move and to compute again."),
+    "migrate": Entry("host.labs.migrate.lab", "migrate_lab",
+                     "Move a training job from a ring to another one while it runs, and compare it with a run "
+                     "that stays."),
+    "relay": Entry("host.labs.relay.lab", "relay_lab",
+                   "Train layer by layer from a server, on golden nodes, with a model that is edited meanwhile."),
+    "late": Entry("host.labs.late.lab", "late_lab",
+                  "Train with late gradients that are waited for, dropped or applied later, and compare the "
+                  "accuracies."),
+    "learning": Entry("host.labs.learning.lab", "learning_lab",
+                      "Compare test accuracies by schedule or by format, on golden nodes."),
+    "centroids": Entry("host.labs.centroids.lab", "centroids_lab",
+                       "Train tables of centroids on a ring, and compare their accuracy with dense weights."),
+    "schedules": Entry("host.labs.schedules.lab", "schedules_lab",
+                       "Forecast a training step by every schedule."),
+    "delayed": Entry("host.labs.delayed.lab", "delayed_lab",
+                     "Measure passes with weights that lack the last updates."),
+    "slow-link": Entry("host.labs.slow_link.lab", "slow_link_lab",
+                       "Measure and model fused updates on a ring with a slow link, by partition."),
+    "interleaved": Entry("host.labs.interleaved.lab", "interleaved_lab",
+                         "Measure fused updates in the interleaved order, and model them in slots."),
+    "two-jobs": Entry("host.labs.two_jobs.lab", "two_jobs_lab",
+                      "Measure the cycles of each of two jobs on a ring while the other one works, stalls or fails."),
+    "job-speed": Entry("host.labs.job_speed.lab", "job_speed_lab",
+                       "Measure the processor time of a job's all-reduces, and of the training of a perceptron."),
+}

@@ -1,0 +1,183 @@
+"""Experiments with relays on golden nodes: edits of an assessor, and deep perceptrons; and modelled timelines.
+
+Nodes have the same bits, so accuracies stand for theirs; cycles are modelled. :func:`learn_on_nodes` runs a case on
+simulated nodes, beside golden ones.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from host.models.digits import Dataset
+from host.relay.edits import Kind, Structure
+from host.relay.node_run import NodeRun, open_relay, relay_nodes
+from host.relay.plan import Worker, make_relay_plan
+from host.relay.run import Assessor, Blind, Plateau, RelayRun, SetReport, Underflow, replayed
+from host.relay.timeline import Costs, costs_of, microbatches, uniform
+from host.training.optimizers import SGD
+from host.training.trainer import Trainer
+from sim.golden.features.streaming.relay import Unit
+from sim.verilated.native import Arithmetic
+
+__all__ = ["CASES", "Case", "Row", "choices", "failures", "learn", "learn_on_nodes", "replay_log", "row_of",
+           "sets_of", "stalls", "start_of"]
+
+#: Workers, examples of a microbatch, and microbatches of a set: 96 examples.
+WORKERS, MICROBATCH, COUNT = 4, 8, 3
+#: Momentum of all runs.
+MOMENTUM = 0.9
+#: A worker with windows of 64 x 64 layers.
+WORKER = Worker(weight_words=8320, gradient_words=8320, activation_words=8192, far_words=1 << 17)
+#: Multiply-adds per cycle of a worker, in modelled cycles.
+MACS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Runs with some seeds."""
+
+    name: str
+    widths: tuple[int, ...]
+    #: First format of all layers in FETCH.
+    format: str
+    #: First learning rate.
+    rate: float
+    epochs: int
+    seeds: int = 10
+    #: Makes the assessor of a run; None for a run without.
+    assessor: Callable[[], Assessor | None] = lambda: None
+    #: Name of the case that it is compared with, or nothing.
+    beside: str = ""
+    #: Points of accuracy that it must gain, or without ``beside`` per cent that it must have; 0 for none.
+    bar: float = 0.0
+
+
+#: Cases, each behind the one that it is compared with.
+CASES = (
+    Case("64-10", (64, 10), "raw", 0.1, 16),
+    Case("64-10, a plateau adds a layer", (64, 10), "raw", 0.1, 16, assessor=Plateau, beside="64-10", bar=0.7),
+    Case("64-64-10 in mx4", (64, 64, 10), "mx4", 0.1, 8),
+    Case("64-64-10 in mx4, underflow widens", (64, 64, 10), "mx4", 0.1, 8, assessor=Underflow,
+         beside="64-64-10 in mx4", bar=0.5),
+    Case("64-64-10 in mx4, widened blindly", (64, 64, 10), "mx4", 0.1, 8, assessor=Blind, beside="64-64-10 in mx4"),
+    Case("64-64x4-10", (64, 64, 64, 64, 64, 10), "raw", 0.05, 8, seeds=5, bar=93.0),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Outcome of a case."""
+
+    name: str
+    beside: str
+    bar: float
+    #: Of each seed, in per cent.
+    accuracies: tuple[float, ...]
+    #: Edits of the first seed, in lines.
+    edits: tuple[str, ...]
+    #: Mean loss of each set of the first seed.
+    losses: tuple[float, ...]
+    #: Log of the first seed.
+    log: Mapping[str, Any]
+
+    @property
+    def mean(self) -> float:
+        """Mean accuracy."""
+        return float(np.mean(self.accuracies))
+
+
+def start_of(case: Case) -> Structure:
+    """Program that a case begins with, before its number of microbatches is chosen."""
+    return Structure(case.widths, (case.format,) * (len(case.widths) - 1), 1, case.rate, MICROBATCH, WORKER)
+
+
+def learn(case: Case, data: Dataset, seed: int, *, epochs: int | None = None) -> RelayRun:
+    """Run a case with a seed. The first edit is the number of microbatches."""
+    start = start_of(case)
+    run = RelayRun(data, start, workers=WORKERS, optimizer=SGD(case.rate, momentum=MOMENTUM), seed=seed,
+                   assessor=case.assessor())
+    run.propose(0, Kind.MICROBATCHES, COUNT)
+    Trainer(run, run.batches, total=sets_of(case, data, epochs)).train()
+    return run
+
+
+def learn_on_nodes(case: Case, data: Dataset, seed: int, *, epochs: int | None = None,
+                   arithmetic: Arithmetic = Arithmetic.NATIVE, threads: int = 1,
+                   on_set: Callable[[SetReport], None] = lambda report: None) -> NodeRun:
+    """Run a case with a seed, as :func:`learn` does, on simulated nodes, whose bits are compared with golden ones
+    after every set; ``on_set`` is called after each."""
+    start = start_of(case)
+    words = sum(unit.length for unit in start.plan.units)
+    optimizer = SGD(case.rate, momentum=MOMENTUM)
+    nodes = relay_nodes(words=words, planes=optimizer.planes, window=WORKER.window)
+    with open_relay(nodes, workers=WORKERS, threads=threads, arithmetic=arithmetic) as (ring, _):
+        run = NodeRun(ring, data, start, optimizer=optimizer, seed=seed, assessor=case.assessor())
+        run.propose(0, Kind.MICROBATCHES, COUNT)
+        Trainer(run, run.batches, total=sets_of(case, data, epochs)).train(on_block=lambda: on_set(run.reports[-1]))
+    return run
+
+
+def sets_of(case: Case, data: Dataset, epochs: int | None = None) -> int:
+    """Sets of a run of a case."""
+    return -(-len(data.train_y) // (WORKERS * MICROBATCH * COUNT)) * (case.epochs if epochs is None else epochs)
+
+
+def replay_log(data: Dataset, log: Mapping[str, Any]) -> RelayRun:
+    """Run a log's edits without an assessor; ``ValueError`` if it is of other data, or of another program; or nodes
+    refuse an edit."""
+    start = Structure.parse(log["start"])
+    ends, expected = (start.widths[0], start.widths[-1]), (data.train_x.shape[1], data.classes)
+    if ends != expected:
+        raise ValueError(f"Log must be of a run with {expected[0]} inputs and {expected[1]} outputs, not {ends[0]} "
+                         f"and {ends[1]}")
+    return replayed(data, start, log, optimizer=SGD(start.rate, momentum=MOMENTUM))
+
+
+def row_of(case: Case, runs: Sequence[RelayRun]) -> Row:
+    """Outcome of a case's runs."""
+    first = runs[0]
+    return Row(case.name, case.beside, case.bar, tuple(round(100 * run.accuracy, 4) for run in runs),
+               tuple(edit.line for edit in first.log), tuple(report.mean_loss for report in first.reports),
+               first.described())
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """Bars that are missed."""
+    means = {row.name: row.mean for row in rows}
+    found = []
+    for row in rows:
+        gained = row.mean - means[row.beside] if row.beside else row.mean
+        if gained < row.bar:
+            what = "gain at least {:g} points" if row.beside else "have at least {:g} %"
+            found.append(f"{row.name} must {what.format(row.bar)}, not {gained:.2f}")
+    return found
+
+
+def _costs(**options: Any) -> Costs:
+    return costs_of([Unit(1, 64, 64, 0, options.pop("format", "raw"))],
+                    **{"workers": WORKERS, "microbatch": MICROBATCH, "macs": MACS, **options})[0]
+
+
+def stalls(most: int = 4) -> list[dict[str, Any]]:
+    """Modelled stalls and idle time of sets of 64 x 64 layers, and the words on a worker's chip."""
+    rows = []
+    for layers in (4, 8, 16):
+        runs = [uniform(layers, _costs(), count) for count in range(1, most + 1)]
+        plan = make_relay_plan([64] * layers + [10], worker=WORKER, count=COUNT, microbatch=MICROBATCH)
+        rows.append({"layers": layers, "stall": [run.stall for run in runs], "idle": [run.idle for run in runs],
+                     "cycles": [run.end for run in runs], "peak": plan.peak})
+    return rows
+
+
+def choices() -> list[dict[str, Any]]:
+    """Chosen microbatches of a set of 64 x 64 layers: modelled."""
+    given: list[tuple[str, dict[str, Any]]] = [
+        *((f"microbatch {size}", {"microbatch": size}) for size in (4, 8, 16)),
+        *((f"{name}, server at 1 word per cycle", {"rate": Fraction(1), "state_words": words})
+          for name, words in (("sgd", 2), ("momentum", 4), ("adam", 6))),
+        ("mx9 in FETCH", {"format": "mx9"})]
+    return [{"case": name, **dataclasses.asdict(_costs(**options)), "microbatches": microbatches([_costs(**options)])}
+            for name, options in given]

@@ -1,0 +1,178 @@
+"""Fused updates on a ring with a slow link, measured and modelled: a block for each rank, or one root for all blocks.
+
+The lab measures the rows of docs/ring/one_owner.md and writes them to build/slow_link/slow_link.json.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from hdl.config import Memories, NodeConfig, RootReduce
+from hdl.config.forms import as_dict
+from host.columns import Column, Table, columns_of, record
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.partitioning import choose, link_rates
+from host.driver.results import known
+from host.driver.ring import Ring
+from host.labs.kit import BUILD, Results
+from host.schema import Schema
+from host.training.reference import Reference
+from host.transports.session import LATENCY, open_session
+from sim.golden.ring_cycles import update_cycles
+
+__all__ = ["BARS", "CASES", "SCHEMA", "Case", "Row", "measure", "measured_update", "slow_link_lab", "table"]
+
+#: Most cycles of a root on a link of half the rate, divided by cycles of a block for each rank on links of full rate,
+#: by nodes and elements.
+BARS = {(4, 16384): 1.36, (8, 16384): 1.18, (8, 4832): 1.26}
+
+#: Node of the rows, with room for the state of all groups.
+NODE = NodeConfig(role=RootReduce(), memories=Memories(state=16384, planes=1), masking=False, sparsify=False)
+
+_RATE = Fraction(1, 2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A vector on a ring with a slow link."""
+
+    #: Nodes of the ring, and elements of the vector.
+    nodes: int
+    length: int
+
+    #: Words per cycle of the slow link.
+    rate: Fraction = _RATE
+    #: Rank that sends on it.
+    link: int = 1
+    #: Fraction of the gradients that are not zero.
+    density: float = 1.0
+    #: Cycles of each link.
+    latency: int = LATENCY
+
+
+#: Rows of the page, those that gain nothing too.
+CASES = (
+    Case(nodes=4, length=16384), Case(nodes=8, length=16384), Case(nodes=8, length=4832), Case(nodes=4, length=4832),
+    Case(nodes=8, length=1024), Case(nodes=4, length=1024), Case(nodes=2, length=16384),
+    Case(nodes=8, length=16384, rate=Fraction(1, 4)), Case(nodes=8, length=16384, rate=Fraction(4, 5)),
+    Case(nodes=4, length=16384, rate=Fraction(4, 5)), Case(nodes=8, length=16384, rate=Fraction(1)),
+    Case(nodes=8, length=16384, density=0.1), Case(nodes=8, length=16384, latency=200),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """Cycles of one case."""
+
+    case: Case
+    #: A block for each rank, all links at full rate.
+    clean: int
+    #: A block for each rank, and all blocks of the node that drives the slow link, with that link slow.
+    block_offset: int
+    root_reduce: int
+
+    #: The same by the model, dense.
+    modelled_block_offset: float
+    modelled_root_reduce: float
+
+    #: Rate of the slow link that the host has measured.
+    measured: float
+    #: Root that the host chooses; None for a block for each rank.
+    root: int | None
+
+    @property
+    def bar(self) -> float | None:
+        """Most that root_reduce / clean may be, if there is such a bar."""
+        plain = self.case == Case(nodes=self.case.nodes, length=self.case.length)
+        return BARS.get((self.case.nodes, self.case.length)) if plain else None
+
+
+def measured_update(ring: Ring, length: int, density: float) -> int:
+    """Cycles of a fused update by SGD, of random vectors, with bits that are compared with the golden model.
+
+    The density is the fraction of the gradients that are not zero.
+    """
+    generator = np.random.default_rng(length)
+    weights = generator.standard_normal(length).astype(np.float32)
+    gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)
+    gradients[generator.random(gradients.shape) >= density] = 0
+    settings = Settings(rule=Rule.SGD, gradient_scale=1 / ring.nodes, learning_rate=0.1)
+    ring.memory.write_weights(weights)
+    ring.memory.write_gradients(list(gradients))
+    ring.settings.write(settings)
+    reference = Reference(ring, weights, 0)
+    cycles = ring.collectives.fused_update(length).cycles
+    reference.step(list(gradients), settings)
+    if not (ring.memory.read_weights(length).view(np.uint32) == reference.weights).all():
+        raise AssertionError(f"Weights of {length:,} elements must be those of the golden model")
+    return known(cycles)
+
+
+def _update(ring: Ring, case: Case, root: int | None) -> int:
+    """Cycles of an update in a partition."""
+    ring.partition.set_root(root)
+    cycles = measured_update(ring, case.length, case.density)
+    ring.partition.set_root(None)
+    return cycles
+
+
+def measure(cases: tuple[Case, ...] = CASES, *, node: NodeConfig = NODE,
+            announce: Callable[[str], None] = lambda stage: None) -> Iterator[Row]:
+    """Measure cases, in order; ``announce`` is called with the name of each stage of a build as it begins."""
+    for case in cases:
+        with open_session(node, nodes=case.nodes, host_port=False, latency=case.latency,
+                          slow_link=None, announce=announce) as session:
+            clean = _update(session.ring, case, None)
+        with open_session(node, nodes=case.nodes, host_port=False, latency=case.latency,
+                          slow_link=(case.link, case.rate), announce=announce) as session:
+            ring = session.ring
+            rates = link_rates(ring)
+            root = choose(ring, case.length, rates, latency=case.latency).root
+            options = {"rates": [float(case.rate) if rank == case.link else 1.0 for rank in range(case.nodes)],
+                       "latency": case.latency, "segment": node.segment, "credits": node.link.ingress}
+            yield Row(case=case, clean=clean, block_offset=_update(ring, case, None),
+                      root_reduce=_update(ring, case, case.link),
+                      modelled_block_offset=update_cycles(case.length, case.nodes, **options),
+                      modelled_root_reduce=update_cycles(case.length, case.nodes, owner=case.link, **options),
+                      measured=rates[case.link], root=root)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Cycles of cases, divided by those of the block offset on links of full rate."""
+    def case_of(row: Row) -> str:
+        notes = ((f"{row.case.density:.0%} not zero", row.case.density < 1),
+                 (f"links of {row.case.latency} cycles", row.case.latency != LATENCY))
+        return ", ".join([f"{float(row.case.rate):.2f}", *(note for note, wanted in notes if wanted)])
+
+    def ratio(name: str, *, modelled: bool = False) -> Column:
+        return Column(name, format=".3f", modelled=modelled, of=lambda row: (
+            None if modelled and row.case.density < 1
+            else getattr(row, f"modelled_{name}" if modelled else name) / row.clean))
+
+    return Table("cycles of fused updates with a slow link", (
+        Column("nodes", of=lambda row: row.case.nodes),
+        Column("elements", format=",", of=lambda row: row.case.length),
+        Column("rate", of=case_of), Column("clean", format=","), ratio("block_offset"), ratio("root_reduce"),
+        ratio("block_offset", modelled=True), ratio("root_reduce", modelled=True),
+        Column("measured", format=".2f", title="measured rate"),
+        Column("chosen", of=lambda row: "block offset" if row.root is None else "root reduce")), rows)
+
+
+#: Report of the rows.
+SCHEMA = Schema("gradring.slow_link", 1, columns_of(
+    "node", Column("rows", columns=columns_of(Row, Case)[1:])))
+
+
+def slow_link_lab() -> None:
+    """Measure and model fused updates on a ring with a slow link, by partition."""
+    results, rows = Results(BUILD / "slow_link", "slow_link.json"), []
+    for row in measure(announce=print):
+        rows.append(row)
+        if row.bar is not None and row.root_reduce > row.bar * row.clean:
+            raise AssertionError(f"Cycles must be at most {row.bar} of {row.clean:,}, not {row.root_reduce:,}")
+    results.show(table(rows))
+    results.write(SCHEMA.report({"node": as_dict(NODE), "rows": [
+        {**record(columns_of(Row)[1:], row), **{name: float(value) for name, value in record(
+            columns_of(Case), row.case).items()}} for row in rows]}))

@@ -1,0 +1,141 @@
+"""Workers of a Dask cluster, on as many machines as it has, which do a sweep's jobs.
+
+A job's needs are futures, so the scheduler knows the order. A worker that dies is replaced by its nanny, and what it
+was doing is done again by another. A job whose result is in the folder already is never done again: neither one whose
+worker died right after it, nor one that only the sweep's earlier start has done.
+
+Workers need the same sources, and see the folder of the results by the same path. A library that another machine has
+built is built again by the first run that needs it.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from host.labs.sweep.jobs import Ended, Engine, Job, JobKind, Running, SweepError, load
+from host.labs.sweep.worker import QUIET, attempt, order_of
+from host.printable import one_line
+
+__all__ = ["ClusterEngine", "needed"]
+
+#: Seconds in which a scheduler must answer.
+_ANSWERS = 10
+
+
+def needed() -> None:
+    """Raise ValueError if there is no Dask."""
+    if importlib.util.find_spec("distributed") is None:
+        raise ValueError("Dask must be installed for sweeps on many machines: pip install gradring[cluster], or make "
+                         ".venv/.cluster in a clone")
+
+
+async def _identity(scheduler: str) -> Any:
+    """Answer to the question that all servers of Dask know."""
+    from distributed.comm import connect
+
+    connection = await connect(scheduler, timeout=_ANSWERS)
+    try:
+        await connection.write({"op": "identity"})
+        return await connection.read()
+    finally:
+        connection.abort()
+
+
+def _check(scheduler: str) -> None:
+    """Raise a :class:`SweepError` unless a scheduler answers: a client would wait for what is none, and print its
+    tracebacks."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        found = asyncio.run(asyncio.wait_for(_identity(scheduler), _ANSWERS))
+        kind = found.get("type") if isinstance(found, dict) else "program without a name"
+        reason = "" if kind == "Scheduler" else f"it is a {kind}"
+    except TimeoutError:
+        reason = f"it has not done so within {_ANSWERS} seconds"
+    except Exception as error:  # of any kind, since another program may answer anything
+        reason = one_line(error)
+    finally:
+        logging.disable(disabled)
+    if reason:
+        raise SweepError(f"Scheduler {scheduler} must be one of Dask that answers: {reason}")
+
+
+def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[str, Any]:
+    """Do a job on a worker, after those that it needs; its seconds, and its error if it fails."""
+    begun = time.monotonic()
+    failed = next((need["name"] for need in needs if need["error"] is not None), None)
+    job = Job(kind=JobKind(order["kind"]), name=order["name"], parameters=order["parameters"])
+    if failed is not None:
+        error: str | None = f"{failed} has failed"
+    elif job.digest == order["digest"] and load(Path(folder), job) is not None:
+        error = None
+    else:
+        error = attempt(order, Path(folder))
+    return {"name": job.name, "seconds": time.monotonic() - begun, "error": error}
+
+
+class ClusterEngine(Engine):
+    """Jobs as tasks of a Dask cluster, whose workers all see the folder of the results.
+
+    Raises ``SweepError``: the scheduler, at an address as ``tcp://host:8786``, does not answer, or it has no workers.
+    """
+
+    def __init__(self, scheduler: str, folder: Path):
+        from distributed import Client
+
+        self._folder = folder.resolve()
+        _check(scheduler)
+        try:
+            self._client = Client(scheduler, timeout=_ANSWERS, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise SweepError(f"Scheduler {scheduler} must be one of Dask that answers: {error}") from None
+        self._cores: int = sum(self._client.nthreads().values())
+        if not self._cores:
+            self._client.close()
+            raise SweepError(f"Scheduler {scheduler} must have workers, not none")
+        self._jobs: dict[str, Job] = {}
+        self._futures: dict[str, Any] = {}
+
+    @property
+    def cores(self) -> int:
+        return self._cores
+
+    def submit(self, job: Job, needs: Sequence[str]) -> None:
+        self._jobs[job.name] = job
+        self._futures[job.name] = self._client.submit(
+            _task, order_of(job), str(self._folder), *(self._futures[name] for name in needs),
+            key=f"{job.name}-{job.digest}", pure=False)
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[Iterator[Ended | Running]]:
+        try:
+            yield self._steps()
+        finally:
+            self._client.cancel(list(self._futures.values()))
+            self._client.close()
+
+    def _steps(self) -> Iterator[Ended | Running]:
+        from distributed import wait
+
+        left, begun = dict(self._futures), {}
+        while left:
+            names = {key for keys in self._client.processing().values() for key in keys}
+            running = [name for name, future in left.items() if future.key in names]
+            begun.update({name: time.monotonic() for name in running if name not in begun})
+            yield Running([(name, "", time.monotonic() - begun[name]) for name in running])
+            with contextlib.suppress(TimeoutError), self._client.as_current():
+                wait(list(left.values()), timeout=QUIET, return_when="FIRST_COMPLETED")
+            for name in [name for name, future in left.items() if future.done()]:
+                yield self._ended(name, left.pop(name))
+
+    def _ended(self, name: str, future: Any) -> Ended:
+        if future.status == "finished":
+            found = future.result()
+            return Ended(self._jobs[name], found["seconds"], found["error"])
+        return Ended(self._jobs[name], 0.0, f"Its workers have died, or it was cancelled: {future.exception()!r}"
+                     if future.status == "error" else "It was cancelled")

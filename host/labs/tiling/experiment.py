@@ -1,0 +1,185 @@
+"""Comparison of searches for the factors of matrix products, on gateware where it is small enough.
+
+| product | levels of m, k and n | states | budget | cost |
+|---|---|---:|---:|---|
+| 64 by 64 by 64 | 2, 2, 2 | 343 | 70 | cycles that a node counts |
+| 32 by 64 by 32 | 3, 2, 3 | 3,087 | 93 | the same |
+| 1,024 by 1,024 by 1,024 | 4, 2, 4 | 899,756 | 899 | estimate, whose fourth level is held to gateware |
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from hdl.features.compute.layer_list import MOST_INSTRUCTIONS
+from host.compute.instructions import Array
+from host.tiling.costs import GatewareCost, ModelCost, estimated, node_of, product
+from host.tiling.searches import actor_critic, annealing, best_first, optuna_search, random_search
+from host.tiling.space import Cost, Evaluations, Level, Levels, Nest, Plan, Space
+from host.transports.session import open_session
+from sim.verilated.native import Arithmetic
+
+__all__ = ["ARRAY", "METHODS", "TASKS", "Check", "Cost", "Level", "Result", "Task", "check", "check_installed",
+           "compare", "compare_all", "optimum"]
+
+#: Array whose products are searched.
+ARRAY = Array(rows=4, lanes=4)
+
+#: Searches, by name; a new one is entered here.
+METHODS: Mapping[str, Callable[[Evaluations, np.random.Generator], None]] = {
+    "G-BFS": best_first,
+    "N-A2C": actor_critic,
+    "random": random_search,
+    "annealing": annealing,
+    "Optuna TPE": optuna_search,
+}
+
+#: Most seeds of a tuner that takes minutes for a large space, and the states from which on a space is large.
+_FEW, _LARGE = 3, 100_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """Product whose factors are searched."""
+
+    #: m, k and n, and the levels of each.
+    sizes: tuple[int, int, int]
+    depths: tuple[int, int, int]
+    #: Evaluations of a search.
+    budget: int
+    seeds: int
+    #: Whether the cost is that of a node; if not, it is estimated.
+    gateware: bool = True
+
+    @property
+    def name(self) -> str:
+        return " x ".join(map(str, self.sizes))
+
+    @property
+    def nest(self) -> Nest:
+        return Nest(Space(self.sizes, self.depths), ARRAY, product(self.sizes, ARRAY))
+
+
+TASKS = (
+    Task(sizes=(64, 64, 64), depths=(2, 2, 2), budget=70, seeds=20),
+    Task(sizes=(32, 64, 32), depths=(3, 2, 3), budget=93, seeds=20),
+    Task(sizes=(1024, 1024, 1024), depths=(4, 2, 4), budget=899, seeds=10, gateware=False),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Searches of one method."""
+
+    #: Product, and search.
+    task: str
+    method: str
+
+    #: Least cost that each seed has found.
+    best: list[int]
+    #: Least cost after each evaluation.
+    curves: list[list[int]]
+    #: Evaluations of states that fit, in the mean.
+    measured: float
+
+    def ratios(self, optimum: int) -> list[float]:
+        return [found / optimum for found in self.best]
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """States that were carried out on a node, against the model."""
+
+    #: Product and levels.
+    name: str
+    #: States that were carried out.
+    states: int
+    #: States with other cycles than the model.
+    wrong: int
+    #: SHA-256 of C, which is the same for all states.
+    digest: str
+    #: Least and largest ratio of estimated cycles to counted ones.
+    least: float
+    most: float
+
+
+def check_installed(methods: Sequence[str]) -> None:
+    """Raise a ``ValueError`` that says what to do if a search needs what is not installed."""
+    if any(method.startswith("Optuna") for method in methods) and importlib.util.find_spec("optuna") is None:
+        raise ValueError("Optuna is not installed: run 'make tiling', which installs it, or choose other searches, "
+                         "as in --methods G-BFS,N-A2C,random,annealing")
+
+
+def plans(nest: Nest) -> Iterator[Plan]:
+    """Different plans of all states that fit."""
+    return iter(dict.fromkeys(found for found in map(nest.plan, nest.space) if isinstance(found, Plan)))
+
+
+def optimum(task: Task, cost: Cost) -> int:
+    """Least cost of all states."""
+    return min(map(cost, plans(task.nest)))
+
+
+@contextlib.contextmanager
+def node_cost(nest: Nest, arithmetic: Arithmetic, *,
+              announce: Callable[[str], None] = lambda stage: None) -> Iterator[GatewareCost]:
+    """Cost of plans on a node, which is simulated until the context ends."""
+    config = node_of(nest.job, nest.array, products=MOST_INSTRUCTIONS - 1)
+    with open_session(config, nodes=1, host_port=False, arithmetic=arithmetic, announce=announce) as session:
+        yield GatewareCost(session.ring, nest.job)
+
+
+def compare(task: Task, cost: Cost, methods: Sequence[str] = tuple(METHODS), *, seeds: int | None = None,
+            announce: Callable[[str], None] = lambda stage: None) -> list[Result]:
+    """Results of searches, each with the same budget."""
+    results = []
+    for method in methods:
+        few = method.startswith("Optuna") and len(task.nest.space) >= _LARGE
+        count = min(seeds or task.seeds, _FEW) if few else seeds or task.seeds
+        runs = []
+        for seed in range(count):
+            announce(f"{task.name}: {method}, seed {seed} of {count}")
+            evaluations = Evaluations(task.nest, cost, task.budget)
+            METHODS[method](evaluations, np.random.default_rng(seed))
+            runs.append(evaluations)
+        results.append(Result(task.name, method, [run.curve[-1] for run in runs], [run.curve for run in runs],
+                              statistics.mean(run.measured for run in runs)))
+    return results
+
+
+def compare_all(arithmetic: Arithmetic, methods: Sequence[str], *, seeds: int | None = None,
+                announce: Callable[[str], None] = lambda stage: None) -> tuple[list[Result], dict[str, int]]:
+    """Results of searches in all tasks, and the optimum of each."""
+    results, best = [], {}
+    for task in TASKS:
+        with (node_cost(task.nest, arithmetic, announce=announce) if task.gateware
+              else contextlib.nullcontext(estimated(task.nest.job, ARRAY))) as cost:
+            best[task.name] = optimum(task, cost)
+            results += compare(task, cost, methods, seeds=seeds, announce=announce)
+    return results, best
+
+
+def check(sizes: tuple[int, int, int], depths: tuple[int, int, int], arithmetic: Arithmetic, *, levels: Levels = (),
+          most: int | None = None, array: Array = ARRAY,
+          announce: Callable[[str], None] = lambda stage: None) -> Check:
+    """Carry states out on a node, all that fit or a random part of them, and compare their cycles with the model's;
+    ``WrongProductError`` if two plans have different results."""
+    nest = Nest(Space(sizes, depths), array, product(sizes, array), levels)
+    chosen = list(plans(nest))
+    if levels and Level.PRODUCTS in levels:
+        chosen = [plan for plan in chosen if plan.products > 1]
+    if most is not None and most < len(chosen):
+        picked = np.random.default_rng(0).choice(len(chosen), most, replace=False)
+        chosen = [chosen[number] for number in picked]
+    model, estimate = ModelCost(nest.job, array), estimated(nest.job, array)
+    name = f"{' x '.join(map(str, sizes))}, levels {', '.join(level.value for level in nest.names)}"
+    announce(f"{name}: {len(chosen)} states on a node")
+    with node_cost(nest, arithmetic, announce=announce) as cost:
+        cycles = [cost(plan) for plan in chosen]
+    wrong = sum(model(plan) != found for plan, found in zip(chosen, cycles, strict=True))
+    ratios = [estimate(plan) / found for plan, found in zip(chosen, cycles, strict=True)]
+    return Check(name, len(chosen), wrong, cost.digest, min(ratios), max(ratios))

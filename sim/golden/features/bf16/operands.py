@@ -1,0 +1,37 @@
+"""Golden model of operands that are rounded to bfloat16: :mod:`hdl.features.bf16.operands`."""
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import conversion, floating
+from sim.golden.operands import Operands
+
+__all__ = ["BF16", "bfloat16", "multiply"]
+
+Bits = npt.NDArray[np.uint32]
+
+_SIGN = np.uint32(1 << 31)
+#: Encoding of the least normal number, 2^-126.
+_LEAST = np.uint32(1 << 23)
+
+
+def _flushed(bits: Bits) -> Bits:
+    """Subnormal numbers as zeros of their signs."""
+    return np.where(bits & ~_SIGN < _LEAST, bits & _SIGN, bits)
+
+
+def bfloat16(bits: npt.ArrayLike) -> Bits:
+    """Binary32 encodings rounded to bfloat16, as binary32; what is subnormal then is a zero of its sign."""
+    return _flushed(conversion.from_bfloat16(conversion.to_bfloat16(bits)))
+
+
+def multiply(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
+    """Products of operands rounded to bfloat16: exact, but zeros of their signs below 2^-126.
+
+    Binary32 has room for all 16 bits of a product, and for those of a subnormal one that is just below 2^-126 too, so
+    that none is rounded up to it.
+    """
+    return _flushed(floating.multiply(bfloat16(a), bfloat16(b)))
+
+
+BF16 = Operands(1, bfloat16, multiply)

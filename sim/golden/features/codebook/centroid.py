@@ -1,0 +1,137 @@
+"""Golden model of weights as indices of centroids: packets and nearest centroids.
+
+Centroids in packets are words of any meaning.
+"""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import planes
+
+__all__ = ["CentroidTable"]
+
+Bits = npt.NDArray[np.uint32]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CentroidTable:
+    """Parameters of the format, and values derived from them.
+
+    Parameters
+    ----------
+    centroids : int
+        Centroids of a table: 4, 8, 16, 32 or 64.
+    loaded : bool
+        Whether the host loads decoders with the table, so that no packet carries it.
+    """
+
+    centroids: int = 16
+    loaded: bool = False
+
+    def __post_init__(self) -> None:
+        if self.centroids not in (4, 8, 16, 32, 64):
+            raise ValueError(f"Centroid count must be 4, 8, 16, 32 or 64, not {self.centroids!r}")
+        if self.loaded not in (False, True):
+            raise ValueError(f"Loading must be True or False, not {self.loaded!r}")
+
+    @property
+    def index_bits(self) -> int:
+        """Width of an index."""
+        return (self.centroids - 1).bit_length()
+
+    @property
+    def table_words(self) -> int:
+        """Words of the table in each packet."""
+        return 0 if self.loaded else self.centroids
+
+    def bits(self, count: int) -> int:
+        """Return the bits of ``count`` weights and their table."""
+        return count * self.index_bits + 32 * self.table_words
+
+    def words(self, count: int) -> int:
+        """Return the words of a packet of ``count`` weights."""
+        groups = (count + planes.GROUP - 1) // planes.GROUP
+        return self.table_words + groups * self.index_bits
+
+    def encode(self, indices: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
+        """Encode a packet: at least one index, behind the table unless that is loaded."""
+        given = np.asarray(indices)
+        table = np.asarray([] if centroids is None else centroids, np.uint32)
+        if len(table) != self.table_words:
+            raise ValueError(f"Centroids must be {self.table_words!r}, not {len(table)!r}")
+        if not len(given):
+            raise ValueError("Indices must be at least one, not none")
+        low, high = int(given.min()), int(given.max())
+        if low < 0 or high >= self.centroids:
+            raise ValueError(f"Indices must be less than {self.centroids!r}, not {low!r} to {high!r}")
+        return np.concatenate([table, planes.pack(given, self.index_bits)])
+
+    def indices(self, words: npt.ArrayLike) -> Bits:
+        """Indices of a packet, in whole groups."""
+        given = np.asarray(words, np.uint32)
+        if len(given) <= self.table_words:
+            raise ValueError(f"Packet must be of more than {self.table_words!r} words, not {len(given)!r}")
+        return planes.unpack(given[self.table_words:], self.index_bits)
+
+    def decode(self, words: npt.ArrayLike, count: int | None = None,
+               centroids: npt.ArrayLike | None = None) -> Bits:
+        """Elements of a packet: ``count`` of them, or whole groups. Loaded centroids are an argument."""
+        given = np.asarray(words, np.uint32)
+        table = np.asarray(centroids, np.uint32) if self.loaded else given[:self.centroids]
+        elements: Bits = table[self.indices(given)]
+        if count is None:
+            return elements
+        if not len(elements) - planes.GROUP < count <= len(elements):
+            raise ValueError(f"Element count must end in the last group of {len(elements)} elements, not {count!r}")
+        return elements[:count]
+
+    def bounds(self, centroids: npt.ArrayLike) -> Bits:
+        """Bounds between centroids: the least numbers, as bits of binary32, that are nearer to the upper centroid.
+
+        Centroids are bits of binary32 numbers, which are finite and ascend. A zero is -0.0.
+        """
+        table = [_scaled(bits) for bits in _ordered(np.asarray(centroids, np.uint32)).tolist()]
+        if len(table) != self.centroids:
+            raise ValueError(f"Centroids must be {self.centroids!r}, not {len(table)!r}")
+        if any(abs(number) >= _scaled(0xFF80_0000) for number in table) or table != sorted(table):
+            raise ValueError("Centroids must be finite numbers in ascending order, not others")
+        places = [_first_above(low + high) for low, high in itertools.pairwise(table)]
+        ordered = np.array(places, np.uint32)
+        bounds: Bits = np.where(ordered >> 31, ordered ^ np.uint32(0x8000_0000), ~ordered)
+        return bounds
+
+    def nearest(self, elements: npt.ArrayLike, bounds: npt.ArrayLike) -> Integers:
+        """Indices of the nearest centroids, by the bounds between them; ties go to the lower centroid."""
+        given, edges = _ordered(np.asarray(elements, np.uint32)), _ordered(np.asarray(bounds, np.uint32))
+        indices: Integers = np.searchsorted(edges, given, side="right").astype(np.int64)
+        return indices
+
+
+def _ordered(bits: Bits) -> Bits:
+    """Bits of binary32 numbers, mapped so that they are in the order of the numbers as unsigned integers."""
+    result: Bits = np.where(bits >> 31, ~bits, bits ^ np.uint32(0x8000_0000))
+    return result
+
+
+def _scaled(place: int) -> int:
+    """Number at a place of that order, in units of the least one; infinities and NaNs count as further numbers."""
+    magnitude = place ^ 0x8000_0000 if place >> 31 else place ^ 0x7FFF_FFFF
+    exponent, fraction = magnitude >> 23, magnitude & 0x7F_FFFF
+    number = (fraction | 0x80_0000) << (exponent - 1) if exponent else fraction
+    return number if place >> 31 else -number
+
+
+def _first_above(twice: int) -> int:
+    """Find the first place whose doubled number is greater than the given one."""
+    low, high = 0, 1 << 32
+    while low < high:
+        middle = (low + high) // 2
+        if 2 * _scaled(middle) > twice:
+            high = middle
+        else:
+            low = middle + 1
+    return low

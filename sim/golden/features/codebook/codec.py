@@ -1,0 +1,77 @@
+"""Golden model of the codec of weights as indices of centroids."""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden.codecs import Span, codebook_of, whole_words
+from sim.golden.features.codebook.centroid import CentroidTable
+from sim.golden.planes import GROUP
+
+__all__ = ["CentroidCodec"]
+
+Bits = npt.NDArray[np.uint32]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CentroidCodec:
+    """Weights as indices of the nearest centroids.
+
+    Parameters
+    ----------
+    code : int
+    centroids : int
+    codebook : tuple of int
+        Numbers, as bits of binary32, in ascending order; by default all are zero.
+    bounds : tuple of int
+        Bounds between centroids.
+    """
+
+    code: int
+    centroids: int
+    codebook: tuple[int, ...] = ()
+    bounds: tuple[int, ...] = ()
+
+    weights = True
+    gradients = False
+    exact = False
+    sums_coded = False
+    block = GROUP
+
+    @property
+    def table(self) -> CentroidTable:
+        """Parameters of the format."""
+        return CentroidTable(centroids=self.centroids, loaded=True)
+
+    @property
+    def codebook_words(self) -> int:
+        """Words of a node's codebook: bounds, an unused word, and centroids."""
+        return 2 * self.centroids
+
+    def most_words(self, count: int) -> int:
+        """Return the words of a packet of ``count`` elements."""
+        return self.table.words(count)
+
+    def bind(self, centroids: npt.ArrayLike) -> "CentroidCodec":
+        """Return the codec with a codebook: finite numbers in ascending order, as bits of binary32."""
+        given = codebook_of(centroids, self.centroids)
+        return dataclasses.replace(self, codebook=given, bounds=tuple(self.table.bounds(given).tolist()))
+
+    def encode(self, bits: npt.ArrayLike) -> Bits:
+        """Return the words of a packet of elements; none of no element."""
+        given = np.asarray(bits, np.uint32)
+        if not len(given):
+            return np.zeros(0, np.uint32)
+        return self.table.encode(self.table.nearest(given, self.bounds or (0,) * (self.centroids - 1)))
+
+    def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
+        """Return the elements of a packet: ``count``, or whole groups."""
+        given = np.asarray(words, np.uint32)
+        if not len(given):
+            return np.zeros(0, np.uint32)
+        return self.table.decode(given, count, self.codebook or (0,) * self.centroids)
+
+    def span(self, words: npt.ArrayLike, count: int) -> Span:
+        """Return the extent of a packet of ``count`` elements in given words; a unit is a word."""
+        return whole_words(self.most_words(count), len(np.asarray(words)))

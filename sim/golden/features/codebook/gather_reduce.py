@@ -1,0 +1,80 @@
+"""Golden model of products with weights that are indices of centroids: integers, and every cycle of the unit."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import stream
+from sim.golden.features.codebook.centroid import CentroidTable
+
+__all__ = ["ProductTrace", "multiply", "trace_product"]
+
+Flags = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+
+#: Cycles from the end of a drain to its result.
+_PIPELINE = 4
+
+
+def multiply(indices: npt.ArrayLike, centroids: npt.ArrayLike, inputs: npt.ArrayLike) -> Integers:
+    """Multiply a matrix of indices, one row per output, by a vector: sums of inputs first, centroids last."""
+    given = np.asarray(indices)
+    table, vector = np.asarray(centroids, np.int64), np.asarray(inputs, np.int64)
+    sums = np.zeros((len(given), len(table)), np.int64)
+    for output, row in enumerate(given):
+        np.add.at(sums[output], row, vector)
+    products: Integers = sums @ table
+    return products
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductTrace:
+    """Handshakes of a product unit, cycle by cycle.
+
+    Members
+    -------
+    i_valid, i_ready, o_valid : array of bool
+    offered : array of int
+        Per cycle with ``o_valid``, the index of the result on offer; elsewhere -1.
+    multiplied : array of bool
+    """
+
+    i_valid: Flags
+    i_ready: Flags
+    o_valid: Flags
+    offered: Integers
+    multiplied: Flags
+
+
+def trace_product(table: CentroidTable, columns: Sequence[int], *, willing: npt.ArrayLike, ready: npt.ArrayLike,
+                  opened: int = 0) -> ProductTrace:
+    """Trace every cycle of a product unit that has its table.
+
+    Parameters
+    ----------
+    table : CentroidTable
+    columns : sequence of int
+        Columns of each matrix; a matrix has as many rows as there are lanes.
+    willing : array of cycles
+        Whether the source may begin to offer its next column.
+    ready : array of cycles
+        Whether the sink is ready.
+    opened : int
+        Cycle from which on the sums are clear.
+    """
+    feed, output = stream.Feed(sum(columns), willing), stream.Output(ready)
+    multiplied = np.zeros(feed.end, np.bool_)
+    freed = [opened, opened]  # cycle from which on each bank is free
+    free = opened
+    for number, count in enumerate(columns):
+        free = max(free, freed[number % 2])
+        for _ in range(count):
+            free = feed.accept(free) + 1
+        start = max(free + 1, output.departed)
+        freed[number % 2] = start + table.centroids + 1
+        multiplied[start + 2:start + table.centroids + 2] = True
+        output.load(start + table.centroids + _PIPELINE - 1)
+    feed.accept(max(free, freed[len(columns) % 2]))
+    return ProductTrace(feed.valid, feed.ready, output.offered >= 0, output.offered, multiplied)

@@ -1,0 +1,431 @@
+"""Golden model of the compute engine: a list of instructions, run on the memories of a node.
+
+A list is checked as a whole before any of it runs, so that a wrong one changes nothing. Its numbers are those of
+:mod:`sim.golden.summation`; how a product is cut into panels has no effect on them.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.control.protocol import EventStatus
+from hdl.features.compute.array import TILES
+from hdl.features.compute.layer_list import (
+    INSTRUCTION_WORDS,
+    MOST_INSTRUCTIONS,
+    MULTIPLIED_BIT,
+    ROW_BIT,
+    Initial,
+    Kind,
+    Place,
+    VectorProgram,
+    centroid_layout,
+    gemm_layout,
+    instruction_layout,
+    row_layout,
+    vector_layout,
+)
+from hdl.features.compute.multiply_accumulate import SLOTS
+from hdl.masking.mask import INDEX_BITS, KINDS
+from sim.golden import masking
+from sim.golden.features.codebook_layers import centroid_product
+from sim.golden.features.compute.gemm import ScaleMask, epilogue
+from sim.golden.features.compute.list_operand import Memories, Operand
+from sim.golden.features.compute.list_words import pack, unpack
+from sim.golden.features.compute.loop_nest import Job, LoopNest
+from sim.golden.features.compute.row_instruction import Rows, rows_instruction
+from sim.golden.features.compute.row_owners import RowOwners
+from sim.golden.features.compute.vector import cross_entropy, softmax
+from sim.golden.operands import FP32, operands_of, product
+
+__all__ = ["Centroid", "Engine", "Gemm", "Memories", "Operand", "Outcome", "Vector", "pack", "sources",
+           "unpack"]
+
+Bits = npt.NDArray[np.uint32]
+
+#: Largest size of an operand, and what factors of a panel are below.
+_MOST, _FACTORS = 4095, 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gemm:
+    """Matrix product whose operands have been resolved and checked."""
+
+    job: Job
+    a: Operand
+    b: Operand
+    c: Operand
+    start: Operand | None
+    gate: Operand | None
+    transpose_a: bool
+    transpose_b: bool
+    relu: bool
+    scale_mask: ScaleMask
+    operands: str
+
+    @property
+    def targets(self) -> tuple[Operand, ...]:
+        return (self.c,)
+
+    def run(self, memories: Memories) -> bool:
+        a, b = self.a.read(memories), self.b.read(memories)
+        start = None if self.start is None else self.start.read(memories)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = product(a.T if self.transpose_a else a, b.T if self.transpose_b else b, start,
+                            operands=self.operands)
+        gate = None if self.gate is None else self.gate.read(memories)
+        total = epilogue(total.astype(np.float32), self.scale_mask, relu=self.relu, gate=gate)
+        self.c.write(memories, total)
+        return True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Vector:
+    """Function of rows whose operands have been resolved and checked: a softmax, if it has no labels."""
+
+    source: Operand
+    labels: Operand | None
+    target: Operand
+    loss: Operand | None
+    sequences: bool
+
+    @property
+    def targets(self) -> tuple[Operand, ...]:
+        return (self.target,) if self.loss is None else (self.target, self.loss)
+
+    def run(self, memories: Memories) -> bool:
+        """Run the function, and tell whether all labels are right."""
+        scores = self.source.read(memories).view(np.uint32)
+        if self.labels is None or self.loss is None:
+            self.target.write(memories, softmax(scores).view(np.float32))
+            return True
+        labels = memories[self.labels.place][self.labels.index()][:, 0].astype(np.int64)
+        found = cross_entropy(scores, labels, sequences=self.sequences)
+        self.target.write(memories, found.gradient.view(np.float32))
+        self.loss.write(memories, np.array([[found.loss]], np.uint32).view(np.float32))
+        return not found.wrong
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Centroid:
+    """Product with weights that are indices, or gradient of the centroids, resolved and checked."""
+
+    target: Operand
+    x: Operand
+    indices: Operand
+    start: Operand | None
+    table: Operand | None
+    gate: Operand | None
+    outputs: int
+    relu: bool
+    lanes: int
+    centroids: int
+
+    @property
+    def gradient(self) -> bool:
+        return self.table is None
+
+    @property
+    def targets(self) -> tuple[Operand, ...]:
+        return (self.target,)
+
+    @property
+    def multiplied(self) -> int:
+        """Cycles in which all lanes multiply: for each output of each group of eight examples."""
+        groups: int = -(-self.x.rows // SLOTS) * SLOTS
+        return self.centroids * self.indices.rows * groups
+
+    def run(self, memories: Memories) -> bool:
+        """Run the instruction."""
+        x = self.x.read(memories)
+        lines = memories[self.indices.place][self.indices.index()]
+        indices = centroid_product.unpack_indices(lines, x.shape[1], self.lanes, self.centroids)
+        start = np.zeros((1, 1), np.float32) if self.start is None else self.start.read(memories)
+        with np.errstate(all="ignore"):
+            if self.table is None:
+                found = centroid_product.layer_gradient(indices, x, start, self.centroids, lanes=self.lanes)[None]
+            else:
+                found = centroid_product.product(indices[:self.outputs], self.table.read(memories)[0], x, start)
+        gate = None if self.gate is None else self.gate.read(memories)
+        self.target.write(memories, epilogue(found, ScaleMask(), relu=self.relu, gate=gate))
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """End of a command: its status, and the detail of its event.
+
+    The detail is the number of the instruction that is wrong, or that of END, which is the count of those that ran;
+    with centroids there are, from bit 8 on, the cycles in which all lanes of their unit have multiplied. With
+    READ_DEAD there is the row from bit 8 on.
+    """
+
+    status: EventStatus
+    detail: int
+
+
+Instruction = Gemm | Vector | Centroid | Rows
+"""Instruction that has been resolved and checked."""
+
+
+def sources(instruction: Instruction) -> list[Operand]:
+    """Operands that an instruction reads: those that are no targets, and the table of SCATTER."""
+    if isinstance(instruction, Rows):
+        return list(instruction.sources)
+    given = (getattr(instruction, field.name) for field in dataclasses.fields(instruction))
+    return [one for one in given
+            if isinstance(one, Operand) and not any(one is target for target in instruction.targets)]
+
+
+class _WrongError(Exception):
+    """An instruction is wrong."""
+
+
+def _refuse(condition: object) -> None:
+    if condition:
+        raise _WrongError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Engine:
+    """Compute engine of a node.
+
+    Parameters
+    ----------
+    rows, lanes : int
+        Units of the array: rows, and columns, which are the elements of a memory row as well.
+    blocks : int
+        Blocks of a panel.
+    columns : int
+        Most columns of a function of rows.
+    scale_mask : bool
+        Whether products can be scaled and masked.
+    operands : str
+        Format of the operands of products.
+    centroids : int
+        Of a table; 0 in an engine without.
+    sequences : bool
+        Whether there are functions of sequences: ROWS, SOFTMAX, and labels of padding.
+    """
+
+    rows: int
+    lanes: int
+    blocks: int = 128
+    columns: int = 64
+    scale_mask: bool = False
+    operands: str = FP32
+    centroids: int = 0
+    sequences: bool = False
+
+    def run(self, memories: Memories, *, base: int, length: int, offset: int = 0,
+            owners: RowOwners | None = None) -> Outcome:
+        """Run a command, and replace what it writes.
+
+        With row owners a list ends behind the first instruction that reads a row as another buffer's than the one
+        that has written it, and the lowest such row is in the detail.
+
+        Parameters
+        ----------
+        memories : dict of Place to array of uint32
+        base : int
+            Address of the list in the activations.
+        length : int
+            Rows of the microbatch: every size of 0 in the list.
+        offset : int
+            What is added to the base of relative operands.
+        owners : RowOwners, optional
+            Owners of the rows of activations, which it stamps, of a node with row owners.
+        """
+        if not length:
+            return Outcome(EventStatus.BAD_LENGTH, 1)
+        instructions, wrong = self.check(memories, base=base, length=length, offset=offset)
+        if wrong is not None:
+            return Outcome(EventStatus.BAD_INSTRUCTION, wrong)
+        for number, instruction in enumerate(instructions):
+            dead = None if owners is None else owners.run(
+                *([self._owned(one, instruction, memories) for one in side]
+                  for side in (sources(instruction), instruction.targets)))
+            good = instruction.run(memories)
+            if dead is not None:
+                return Outcome(EventStatus.READ_DEAD, dead << ROW_BIT | number)
+            if not good:
+                return Outcome(EventStatus.BAD_INSTRUCTION, number)
+        multiplied = sum(one.multiplied for one in instructions if isinstance(one, Centroid))
+        return Outcome(EventStatus.OK, (multiplied << MULTIPLIED_BIT | len(instructions)) % (1 << 32))
+
+    def _owned(self, operand: Operand, instruction: Instruction,
+               memories: Memories) -> tuple[npt.NDArray[np.int64], int]:
+        """Rows of the activation memory that an instruction reads or writes as an operand, and the number of its
+        buffer. Of a table they are those that its numbers name."""
+        if operand.place is not Place.ACTIVATIONS:
+            return np.zeros(0, np.int64), operand.owner
+        named = instruction.named(operand, memories) if isinstance(instruction, Rows) else None
+        places = operand.index() if named is None else operand.index()[named]
+        return places // self.lanes, operand.owner
+
+    def check(self, memories: Memories, *, base: int, length: int,
+              offset: int = 0) -> tuple[list[Instruction], int | None]:
+        """Instructions of a list up to its END, and the number of the first that is wrong, if one is."""
+        words = memories[Place.ACTIVATIONS]
+        sizes = {place: len(memory) for place, memory in memories.items()}
+        found: list[Instruction] = []
+        for number in range(MOST_INSTRUCTIONS):
+            first = base + INSTRUCTION_WORDS * number
+            mine = words[first:first + INSTRUCTION_WORDS]
+            if len(mine) < INSTRUCTION_WORDS:
+                return found, number
+            try:
+                instruction = self._instruction(mine, length, offset, sizes)
+            except _WrongError:
+                return found, number
+            if instruction is None:
+                return found, _over(found, base, first + INSTRUCTION_WORDS)
+            found.append(instruction)
+        return found, MOST_INSTRUCTIONS
+
+    def _instruction(self, words: Bits, length: int, offset: int, sizes: Mapping[Place, int]) -> Instruction | None:
+        """A checked instruction; None for END."""
+        match unpack(instruction_layout(), words):
+            case {"kind": Kind.END, "rest": 0}:
+                return None
+            case {"kind": Kind.GEMM}:
+                return self._gemm(unpack(gemm_layout(), words), length, offset, sizes)
+            case {"kind": Kind.VECTOR}:
+                return self._vector(unpack(vector_layout(), words), length, offset, sizes)
+            case {"kind": Kind.CENTROID} if self.centroids:
+                return self._centroid(unpack(centroid_layout(), words), length, offset, sizes)
+            case {"kind": Kind.ROWS} if self.sequences:
+                return self._rows(unpack(row_layout(), words), length, offset, sizes)
+        raise _WrongError
+
+    def _gemm(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Gemm:
+        _refuse(fields["format"] != operands_of(self.operands).code)
+        _refuse(any(value for name, value in fields.items() if name.startswith("reserved")))
+        _refuse((fields["scaled"] or fields["masked"]) and not self.scale_mask)
+        _refuse(fields["initial"] not in list(Initial) or fields["tile"] >= TILES
+                or max(fields["row_tiles"], fields["column_tiles"]) >= _FACTORS)
+        m, k, n = (_size(fields[name], length) for name in "mkn")
+        transposes = fields["transpose_a"], fields["transpose_b"]
+        job = Job(m=m, n=n, k=k, align_m=transposes[0], align_k=int(not transposes[0] or transposes[1]),
+                  **{name: fields[name] for name in ("tile", "row_tiles", "column_tiles", "rounds", "order")})
+        _refuse(not LoopNest(rows=self.rows, lanes=self.lanes, blocks=self.blocks,
+                             terms=operands_of(self.operands).terms).legal(job))
+
+        def operand(name: str, shape: tuple[int, int], **options: bool) -> Operand:
+            return self._operand(fields[name], fields[f"stride_{name}"], shape, offset, sizes, **options)
+
+        a = operand("a", (k, m) if fields["transpose_a"] else (m, k), ones=True)
+        b = operand("b", (n, k) if fields["transpose_b"] else (k, n), ones=True)
+        c = operand("c", (m, n), target=True)
+        start = operand("start", (m, n), repeats=True) if fields["initial"] else None
+        gate = operand("gate", (m, n)) if fields["gated"] else None
+        _refuse(any(c.meets(one) for one in (a, b, gate) if one is not None))
+        _refuse(start is not None and start != c and c.meets(start))
+        return Gemm(job=job, a=a, b=b, c=c, start=start, gate=gate, transpose_a=bool(fields["transpose_a"]),
+                    transpose_b=bool(fields["transpose_b"]), relu=bool(fields["relu"]), operands=self.operands,
+                    scale_mask=_scale_mask(fields) if self.scale_mask else ScaleMask())
+
+    def _vector(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Vector:
+        _refuse(any(value for name, value in fields.items() if name.startswith("reserved")))
+        _refuse(fields["function"] > (max(VectorProgram) if self.sequences else VectorProgram.CROSS_ENTROPY))
+        rows, columns = _size(fields["rows"], length), _size(fields["columns"], length)
+        _refuse(columns > self.columns)
+
+        def operand(name: str, stride: int, shape: tuple[int, int], **options: bool) -> Operand:
+            return self._operand(fields[name], stride, shape, offset, sizes, **options)
+
+        source = operand("source", fields["stride_source"], (rows, columns))
+        target = operand("target", fields["stride_target"], (rows, columns), target=True)
+        labels = loss = None
+        if fields["function"] == VectorProgram.CROSS_ENTROPY:
+            labels = operand("labels", fields["stride_labels"], (rows, 1), inside=True, repeats=True)
+            loss = operand("loss", 1, (1, 1), target=True, inside=True)
+            _refuse(target.meets(labels) or any(loss.meets(one) for one in (source, labels, target)))
+        _refuse(target.meets(source))
+        return Vector(source=source, labels=labels, target=target, loss=loss, sequences=self.sequences)
+
+    def _rows(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Rows:
+        return rows_instruction(
+            fields, size=lambda name: _size(fields[name], length), columns=self.columns, refuse=_refuse,
+            operand=lambda name, stride, shape, **options: self._operand(
+                fields[name], stride, shape, offset, sizes, **options))
+
+    def _centroid(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Centroid:
+        gradient = fields["gradient"]
+        _refuse(any(value for name, value in fields.items() if name.startswith("reserved")))
+        _refuse(gradient and (fields["initial"] or fields["relu"] or fields["gated"]))
+        rows, columns, outputs = (_size(fields[name], length) for name in ("rows", "columns", "outputs"))
+        groups = -(-outputs // self.lanes)
+        strides = {name: fields[f"stride_{name}"] for name in ("target", "x", "indices", "start", "gate")}
+        strides |= {"table": 0} | ({"target": 0} if gradient else {})  # which have one row
+
+        def operand(name: str, shape: tuple[int, int], **options: bool) -> Operand:
+            return self._operand(fields[name], strides[name], shape, offset, sizes, **options)
+
+        target = operand("target", (1, self.centroids) if gradient else (rows, outputs), target=True,
+                         repeats=bool(gradient))
+        x = operand("x", (rows, columns))
+        indices = operand("indices", (groups, centroid_product.index_line(columns, self.lanes)))
+        start = (operand("start", (rows, outputs), repeats=not gradient)
+                 if gradient or fields["initial"] else None)
+        table = None if gradient else operand("table", (1, self.centroids), repeats=True)
+        gate = operand("gate", (rows, outputs)) if fields["gated"] else None
+        _refuse(any(target.meets(one) for one in (x, indices, start, table, gate) if one is not None))
+        return Centroid(target=target, x=x, indices=indices, start=start, table=table, gate=gate, outputs=outputs,
+                        relu=bool(fields["relu"]), lanes=self.lanes, centroids=self.centroids)
+
+    def _operand(self, field: dict[str, int], stride: int, shape: tuple[int, int], offset: int,
+                 sizes: Mapping[Place, int], *, ones: bool = False, target: bool = False, repeats: bool = False,
+                 inside: bool = False) -> Operand:
+        """A checked operand.
+
+        Parameters
+        ----------
+        ones : bool
+            Whether it may be of ones.
+        target : bool
+            Whether it is written, so that it must not be of weights.
+        repeats : bool
+            Whether all rows may be one.
+        inside : bool
+            Whether it may begin inside a memory row.
+        """
+        _refuse(field["place"] not in list(Place))
+        place, (rows, columns) = Place(field["place"]), shape
+        if place is Place.ONES:
+            _refuse(not ones)
+            return Operand(place=place, base=0, rows=rows, columns=columns, stride=columns, owner=field["owner"])
+        base = field["base"] + (offset if field["relative"] else 0)
+        _refuse(target and place is Place.WEIGHTS)
+        _refuse(not inside and (base % self.lanes or stride % self.lanes))
+        _refuse(stride < columns and not (repeats and stride == 0))
+        operand = Operand(place=place, base=base, rows=rows, columns=columns, stride=stride, owner=field["owner"])
+        _refuse(operand.end > sizes[place])
+        return operand
+
+
+def _scale_mask(fields: dict[str, Any]) -> ScaleMask:
+    """Scale and mask of an instruction, whose diagonal is signed."""
+    sign = 1 << INDEX_BITS
+    bounds = {field.name: fields.get(field.name, 0) for field in dataclasses.fields(masking.Mask)}
+    bounds |= {name: bool(bounds[name]) for name in KINDS}
+    mask = masking.Mask(**bounds | {"diagonal": (fields["diagonal"] ^ sign) - sign})
+    return ScaleMask(scaled=fields["scaled"], masked=fields["masked"], scale=fields["scale"],
+                     alternative=fields["alternative"], mask=mask)
+
+
+def _size(given: int, length: int) -> int:
+    size = given or length
+    _refuse(not 1 <= size <= _MOST)
+    return size
+
+
+def _over(instructions: list[Instruction], base: int, end: int) -> int | None:
+    """Number of the instruction with the lowest target over the list, which lies from ``base`` to ``end``."""
+    listed = Operand(place=Place.ACTIVATIONS, base=base, rows=1, columns=end - base, stride=end - base)
+    found = [(target.base, number) for number, one in enumerate(instructions) for target in one.targets
+             if target.meets(listed)]
+    return min(found)[1] if found else None

@@ -1,0 +1,109 @@
+"""Estimate of the cycles of a matrix product from a few of its steps, for products that are too large to be modelled.
+
+The steps of the outer loops repeat. So the beats and loads of a product with two and with three panels along each
+dimension are added up, and each further panel takes what the third one takes beside the second. The error is that of
+adding up: see docs/tiling.md for what it is against :mod:`sim.golden.features.compute.gemm_cycles`.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from sim.golden.features.compute.gemm import ONES, GemmJob
+from sim.golden.features.compute.gemm_cycles import GemmCycles
+from sim.golden.features.compute.loop_nest import ORDERS
+from sim.golden.features.compute.mac_array import SLOTS
+
+__all__ = ["Load", "bound", "estimate", "loads", "tail"]
+
+#: Cycles from a job to the first request, and from the last request of a panel to the first of its terms.
+_LEAD, _FILLED = 10, 8
+#: Rows of operands that wait for a panel.
+_ROWS = 17
+#: Panels along a dimension from which on each is like the one before.
+_REPEATS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """Step of the outer loops: rows of A and of B that are loaded for it, beats, and those of them before the first
+    term."""
+
+    a: int
+    b: int
+    beats: int
+    initial: int
+
+
+def loads(model: GemmCycles, job: GemmJob) -> Iterator[Load]:
+    """Steps of a legal job in order."""
+    loops = model.loops
+    stride = loops.strides(job.loops)
+    sizes = {"m": job.m, "n": job.n, "k": job.k}
+    outer, middle, inner = tuple(ORDERS[job.order])
+    holds = job.row_tiles == job.column_tiles == 0 and inner == "k"
+    first = 1 if job.start.stride == 0 else model.rows
+    before = dict.fromkeys("mnk", -1)
+    for x in range(0, sizes[outer], stride[outer]):
+        for y in range(0, sizes[middle], stride[middle]):
+            for z in range(0, sizes[inner], stride[inner]):
+                base = {outer: x, middle: y, inner: z}
+                extent = {name: min(stride[name], sizes[name] - base[name]) for name in "mnk"}
+                new = {name: base[name] != before[name] for name in "mnk"}
+                before = base
+                rows = [_rows(model.lanes, extent, name, along_k) if (new[name] or new["k"]) and place != ONES else 0
+                        for name, along_k, place in (("m", not job.transpose_a, job.a.place),
+                                                     ("n", job.transpose_b, job.b.place))]
+                tiles = (-(-extent["m"] // (model.rows << job.tile))
+                         * -(-extent["n"] // (model.lanes * (SLOTS >> job.tile))))
+                begins = base["k"] == 0
+                initial = job.initial * first if begins else 0 if holds else model.rows
+                yield Load(rows[0], rows[1], SLOTS * tiles * (initial + extent["k"]), SLOTS * initial)
+
+
+def _rows(lanes: int, extent: dict[str, int], name: str, along_k: int) -> int:
+    """Rows of memory of a panel."""
+    lines, length = (extent[name], extent["k"]) if along_k else (extent["k"], extent[name])
+    return lines * -(-length // lanes)
+
+
+def bound(model: GemmCycles, job: GemmJob) -> int:
+    """Fewest cycles of a legal job by its steps: beats in turn, after their panels, which are loaded in turn."""
+    read, ended = _LEAD, 0
+    before = 0  # end of the beats of the step before the last
+    latest = (0, 0)
+    for step in loads(model, job):
+        begun = ended + step.beats
+        if step.a or step.b:
+            read += step.a + step.b
+            rows, last = (step.b, latest[1]) if step.b else (step.a, latest[0])
+            if last:
+                # The panel before the last one must be released; a queue holds the first rows till then.
+                read = max(read, before + rows - _ROWS)
+            begun = max(begun, read + _FILLED + step.beats - step.initial)
+        latest = step.a, step.b
+        before, ended = ended, begun
+    return ended + tail(model)
+
+
+def tail(model: GemmCycles) -> int:
+    """Fewest cycles from the last beat to the end."""
+    return model.product + SLOTS * (model.rows + 1)
+
+
+def _smaller(job: GemmJob, name: str, size: int) -> GemmJob:
+    fields: dict[str, Any] = {name: size}
+    return dataclasses.replace(job, **fields)
+
+
+def estimate(model: GemmCycles, job: GemmJob) -> int:
+    """Cycles of a legal job, about."""
+    stride = model.loops.strides(job.loops)
+    for name in "mnk":
+        size: int = getattr(job, name)
+        panels = -(-size // stride[name])
+        if panels > _REPEATS:
+            two, three = (estimate(model, _smaller(job, name, size - stride[name] * (panels - count)))
+                          for count in (_REPEATS - 1, _REPEATS))
+            return three + (panels - _REPEATS) * (three - two)
+    return bound(model, job)

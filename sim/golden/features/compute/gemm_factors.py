@@ -1,0 +1,105 @@
+"""Factors and order of a matrix product that take the fewest cycles, by the model of its cycles.
+
+``python -m sim.golden.features.compute.gemm_factors`` prints those of a training step of digits, and the use of the
+units in it.
+"""
+
+import dataclasses
+import functools
+import heapq
+import itertools
+from collections.abc import Iterator
+
+from sim.golden.features.compute.gemm import ONES, GemmJob, Matrix
+from sim.golden.features.compute.gemm_cycles import GemmCycles
+from sim.golden.features.compute.gemm_estimate import bound, tail
+from sim.golden.features.compute.loop_nest import ORDERS
+from sim.golden.features.compute.mac_array import SLOTS
+
+__all__ = ["best_factors", "candidates", "training_step"]
+
+_SIZE_BITS = 12
+
+
+def candidates(model: GemmCycles, job: GemmJob) -> Iterator[GemmJob]:
+    """Legal jobs with other factors; without those whose panels are larger than the product in a second way."""
+    for tile in range(4):
+        at_once = {"m": model.rows << tile, "n": model.lanes * (SLOTS >> tile), "k": 1}
+        most = {name: (-(-getattr(job, name) // size) - 1).bit_length() for name, size in at_once.items()}
+        for row_tiles, column_tiles, rounds, order in itertools.product(
+                range(min(most["m"], 7) + 1), range(min(most["n"], 7) + 1), range(min(most["k"], 15) + 1),
+                range(len(ORDERS))):
+            found = dataclasses.replace(
+                job, tile=tile, row_tiles=row_tiles, column_tiles=column_tiles, rounds=rounds, order=order)
+            if model.legal(found):
+                yield found
+
+
+@functools.lru_cache(maxsize=1024)
+def best_factors(model: GemmCycles, job: GemmJob) -> GemmJob:
+    """The job with the factors and the order that take the fewest cycles; the first of equal ones.
+
+    Beats alone bound the cycles of a candidate, its steps bound them better, and the model has them. The candidate
+    with the least figure so far gets the next better one, until it is one of the model's.
+
+    Raises ValueError for sizes that no product has.
+    """
+    if not all(0 < size < 1 << _SIZE_BITS for size in (job.m, job.n, job.k)):
+        raise ValueError(f"Sizes of a product must be from 1 to 4095, not {job.m}, {job.n} and {job.k}")
+    figures = (lambda found: model.loops.cycles(found.loops) + tail(model), functools.partial(bound, model),
+               model.cycles)
+    waiting = [(figures[0](found), number, 0, found) for number, found in enumerate(candidates(model, job))]
+    heapq.heapify(waiting)
+    while True:
+        _, number, known, found = heapq.heappop(waiting)
+        if known == len(figures) - 1:
+            return found
+        heapq.heappush(waiting, (figures[known + 1](found), number, known + 1, found))
+
+
+def training_step(share: int, widths: tuple[int, ...], lanes: int) -> dict[str, GemmJob]:
+    """Products of a training step of a perceptron with ReLU, in order; weights are stored as (outputs, inputs).
+
+    Places are those of a memory of each kind, of which only the places and the strides matter here.
+    """
+    strides = [-(-width // lanes) for width in widths]
+    last = len(widths) - 2
+    jobs: dict[str, GemmJob] = {}
+
+    def values(layer: int) -> Matrix:
+        return Matrix(2, 0, strides[layer])
+
+    for layer in range(last + 1):
+        inputs, outputs = widths[layer:layer + 2]
+        jobs[f"forward {layer}"] = GemmJob(
+            m=share, n=outputs, k=inputs, transpose_b=1, initial=1, relu=int(layer < last), a=values(layer),
+            b=Matrix(1, 0, strides[layer]), c=values(layer + 1), start=Matrix(1, 0, 0))
+    for layer in reversed(range(last + 1)):
+        inputs, outputs = widths[layer:layer + 2]
+        jobs[f"weights {layer}"] = GemmJob(
+            m=outputs, n=inputs, k=share, transpose_a=1, a=values(layer + 1), b=values(layer),
+            c=Matrix(0, 0, strides[layer]))
+        jobs[f"bias {layer}"] = GemmJob(
+            m=1, n=outputs, k=share, a=Matrix(ONES, 0, 0), b=values(layer + 1), c=Matrix(0, 0, strides[layer + 1]))
+        if layer:
+            jobs[f"inputs {layer}"] = GemmJob(
+                m=share, n=inputs, k=outputs, gated=1, a=values(layer + 1), b=Matrix(1, 0, strides[layer]),
+                c=values(layer), gate=values(layer))
+    return jobs
+
+
+def _print_step(rows: int = 4, lanes: int = 4) -> None:
+    model = GemmCycles(rows=rows, lanes=lanes)
+    useful = cycles = 0
+    for name, job in training_step(30, (64, 64, 10), lanes).items():
+        best = best_factors(model, job)
+        taken, terms = model.cycles(best), job.m * job.n * job.k
+        useful, cycles = useful + terms, cycles + taken
+        factors = best.tile, best.row_tiles, best.column_tiles, best.rounds, ORDERS[best.order]
+        print(f"{name:10} {job.m:3} x {job.k:2} x {job.n:2}  {taken:6,} cycles  {terms / taken / rows / lanes:6.1%}"
+              f"  {factors}")
+    print(f"{'in all':24} {cycles:6,} cycles  {useful / cycles / rows / lanes:6.1%}")
+
+
+if __name__ == "__main__":
+    _print_step()

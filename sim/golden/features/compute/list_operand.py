@@ -1,0 +1,49 @@
+"""Operands of the instructions of a list, in the memories of a node."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.features.compute.layer_list import Place
+
+__all__ = ["Memories", "Operand"]
+
+#: Words of each memory that operands can be in.
+Memories = Mapping[Place, npt.NDArray[np.uint32]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Operand:
+    """Matrix in a memory: rows of ``columns`` elements, ``stride`` elements apart, of the buffer ``owner``."""
+
+    place: Place
+    base: int
+    rows: int
+    columns: int
+    stride: int
+    owner: int = dataclasses.field(default=0, compare=False)
+
+    @property
+    def end(self) -> int:
+        """Address behind the last element."""
+        return self.base + (self.rows - 1) * self.stride + self.columns
+
+    def meets(self, other: "Operand") -> bool:
+        """Whether the extents of both have an address in common."""
+        return self.place == other.place and max(self.base, other.base) < min(self.end, other.end)
+
+    def index(self) -> npt.NDArray[np.int64]:
+        """Addresses of the elements, in shape (rows, columns)."""
+        return self.base + self.stride * np.arange(self.rows)[:, None] + np.arange(self.columns)
+
+    def read(self, memories: Memories) -> npt.NDArray[np.float32]:
+        """Elements, in shape (rows, columns)."""
+        if self.place is Place.ONES:
+            return np.ones((self.rows, self.columns), np.float32)
+        return memories[self.place][self.index()].view(np.float32)
+
+    def write(self, memories: Memories, elements: npt.NDArray[np.float32]) -> None:
+        """Replace the elements."""
+        memories[self.place][self.index()] = np.ascontiguousarray(elements, np.float32).view(np.uint32)

@@ -1,0 +1,33 @@
+"""Words of the instructions of a list, and their fields."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from amaranth.lib import data
+
+from hdl.features.compute.layer_list import INSTRUCTION_WORDS
+
+__all__ = ["pack", "unpack"]
+
+Bits = npt.NDArray[np.uint32]
+
+
+def pack(layout: data.StructLayout, fields: Mapping[str, Any]) -> Bits:
+    """Pack the fields of an instruction into its words; those that are missing are zero."""
+    bits = layout.const(fields).as_bits()
+    return np.array([bits >> 32 * word & 0xFFFF_FFFF for word in range(INSTRUCTION_WORDS)], np.uint32)
+
+
+def unpack(layout: data.StructLayout, words: npt.ArrayLike) -> dict[str, Any]:
+    """Unpack the fields of an instruction from its words."""
+    return _fields(layout, sum(int(word) << 32 * number for number, word in enumerate(np.asarray(words))))
+
+
+def _fields(layout: data.StructLayout, bits: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, field in layout:
+        value = bits >> field.offset & (1 << field.width) - 1
+        found[name] = _fields(field.shape, value) if isinstance(field.shape, data.StructLayout) else value
+    return found

@@ -1,0 +1,310 @@
+"""Golden model of the array of multiply-accumulate units: sums of its slots, and every cycle.
+
+Mirrors :mod:`hdl.features.compute.multiply_accumulate` and :mod:`hdl.features.compute.array`.
+"""
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import floating
+from sim.golden.operands import FP32, operands_of
+from sim.golden.stream import Feed, Trace, first_from
+
+__all__ = ["SLOTS", "Beats", "MacArray", "MacUnits", "Results", "accumulate", "concatenate", "results_of",
+           "tile_order"]
+
+#: Sums that a unit holds, and beats of a round.
+SLOTS = 8
+
+Bits = npt.NDArray[np.uint32]
+Flags = npt.NDArray[np.bool_]
+
+_NEGATIVE = np.uint32(0x8000_0000)
+
+
+def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, first: npt.ArrayLike = False,
+               negative: npt.ArrayLike = False, bubble: npt.ArrayLike = False,
+               initial: npt.ArrayLike = False, operands: str = FP32) -> Bits:
+    """Sums after one more term, as bit patterns: product and sum are each rounded.
+
+    Parameters
+    ----------
+    total : array
+        Sums before.
+    a, b : array
+        Factors of the term.
+    first : array of bool
+        The sum begins with this term, at +0.0.
+    negative : array of bool
+        It begins at -0.0.
+    bubble : array of bool
+        The term is -0.0 in place of the product.
+    initial : array of bool
+        The term is ``b``.
+    operands : str
+        Format of the factors.
+    """
+    zero = np.where(negative, _NEGATIVE, np.uint32(0))
+    term = np.where(initial, np.asarray(b, np.uint32), operands_of(operands).multiply(a, b))
+    term = np.where(bubble, _NEGATIVE, term)
+    return floating.add(term, np.where(first, zero, np.asarray(total, np.uint32)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Beats:
+    """Beats of the array's operands, whole rounds of eight.
+
+    Members
+    -------
+    a, b : array of uint32, (beats, rows) and (beats, columns)
+    rows : array of bool, (beats, rows)
+        Rows that take part.
+    initial, first, last, tile : array, (beats,)
+    """
+
+    a: Bits
+    b: Bits
+    rows: Flags
+    initial: Flags
+    first: Flags
+    last: Flags
+    tile: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+
+def concatenate(parts: list[Beats]) -> Beats:
+    """Beats of several parts, one after another."""
+    fields = [field.name for field in dataclasses.fields(Beats)]
+    return Beats(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in fields})
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """Rows of results, in the order in which they leave: elements, row and group in the tile, end of the tile."""
+
+    elements: Bits
+    row: npt.NDArray[np.int64]
+    group: npt.NDArray[np.int64]
+    last: Flags
+
+
+def tile_order(rows: int, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Row in the tile, group of columns and slot of each row of results, in the order in which they leave an array of
+    so many rows."""
+    groups = SLOTS >> tile
+    row, group = (grid.ravel() for grid in np.indices((rows << tile, groups)))
+    return row, group, row // rows * groups + group
+
+
+def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) -> Results:
+    """Results of tiles that leave an array one after the other.
+
+    Parameters
+    ----------
+    tiles : iterable of (array of uint32, int)
+        Sums of each tile, in shape (slots, rows, columns), and its form.
+    rows, columns : int
+        Those of the array.
+    """
+    empty = np.zeros(0, np.int64)
+    found = [(np.zeros((0, columns), np.uint32), empty, empty, empty.astype(np.bool_))]
+    for totals, tile in tiles:
+        row, group, slot = tile_order(rows, tile)
+        found.append((totals[slot, row % rows], row, group, np.arange(len(row)) == len(row) - 1))
+    return Results(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+class MacUnits:
+    """State of the array between operands that move on and results, cycle by cycle.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of units.
+    product : int
+        Cycles from elements to their product.
+
+    Members
+    -------
+    leaving : deque of int
+        Rows of results in the skid buffer: 1 for the last one of a tile, else 0.
+    """
+
+    SKID, BANKS = 2, 2
+
+    def __init__(self, rows: int, product: int) -> None:
+        self.leaving: deque[int] = deque()
+        self._rows, self._product = rows, product
+        self._slot = 0
+        self._held: tuple[bool, bool] | None = None  # a last round begins, and ends
+        self._issued, self._fresh, self._banks = 0, True, 0
+        self._complete: deque[int] = deque()
+        self._waiting, self._number = 0, 0
+        self._stages: list[int | None] = [None] * 2  # 1 for the last row of a tile, else 0
+
+    def step(self, cycle: int, take: bool) -> bool:
+        """Go on by a cycle, in which a row of results is taken or not; whether a beat can be accepted in it."""
+        if self._complete and self._complete[0] <= cycle:
+            self._complete.popleft()
+            self._waiting += 1
+        banks = self._banks
+        free = len(self.leaving) < self.SKID
+        if take:
+            self.leaving.popleft()
+        if free:
+            if self._stages[1] is not None:
+                self.leaving.append(self._stages[1])
+            banks -= self._stages[0] == 1
+            entering = None
+            if self._waiting:
+                entering = int(self._number == SLOTS * self._rows - 1)
+                self._number = 0 if entering else self._number + 1
+                self._waiting -= entering
+            self._stages = [entering, self._stages[0]]
+        held = self._held
+        if held is not None and (self._fresh or (cycle - self._issued) % SLOTS == 1) and not (
+                held[0] and self._banks == self.BANKS):
+            banks += held[0]
+            self._fresh, self._issued, self._held = held[1], cycle, None
+            if held[1]:
+                self._complete.append(cycle + self._product + SLOTS + 1)
+        self._banks = banks
+        return self._held is None
+
+    def accept(self, *, initial: bool, last: bool) -> None:
+        """Accept a beat in the cycle of the latest step."""
+        self._held = last and self._slot == 0, last and self._slot == SLOTS - 1
+        self._slot = (self._slot + 1) % SLOTS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MacArray:
+    """Array of rows by columns of units.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Parameters of the gateware.
+    product : int
+        Cycles from elements to their product.
+    operands : str
+        Format of operands.
+    """
+
+    rows: int
+    columns: int
+    product: int = 6
+    operands: str = FP32
+
+    #: Cycles from the issue of a beat to the cycle in which its sum is stored, beside the multiplier's.
+    STORE = SLOTS
+
+    def order(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Order of the results of a tile: see :func:`tile_order`."""
+        return tile_order(self.rows, tile)
+
+    def results(self, beats: Beats) -> Results:
+        """Results of all tiles that are complete."""
+        rounds = len(beats) // SLOTS
+        totals = np.zeros((SLOTS, self.rows, self.columns), np.uint32)
+        found: list[tuple[Bits, int]] = []
+        for start in range(0, rounds * SLOTS, SLOTS):
+            part = slice(start, start + SLOTS)
+            initial = beats.initial[part, None, None]
+            totals = accumulate(
+                totals, beats.a[part, :, None], beats.b[part, None, :], first=beats.first[part, None, None],
+                negative=initial, initial=initial, bubble=~beats.rows[part, :, None], operands=self.operands)
+            if beats.last[start]:
+                found.append((totals, int(beats.tile[start])))
+        return results_of(found, rows=self.rows, columns=self.columns)
+
+    def trace(self, last: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
+        """Trace every cycle, from reset.
+
+        A beat is accepted when the one before is issued, and issued from the next cycle on: in any if no sum is under
+        way, else a multiple of eight cycles and one later than the beat before. The first beat of a last round also
+        waits for a bank, which is free again when the last row of the tile before the last has been read.
+
+        Parameters
+        ----------
+        last : array of bool
+            Per beat, whether its round is the last of its sums.
+        willing, ready : array of bool
+            Per cycle, whether the source may begin to offer its next beat, and whether the sink is ready.
+        """
+        final = np.asarray(last, np.bool_)
+        feed, drain = Feed(len(final), willing), _Drain(ready, SLOTS * self.rows)
+        issued, fresh = 0, True
+        for beat in range(len(final)):
+            accepted = feed.accept(issued)
+            earliest = accepted + 1
+            if beat % SLOTS == 0 and final[beat]:
+                earliest = max(earliest, drain.room)
+            if not fresh:
+                earliest += (issued + 1 - earliest) % SLOTS
+            if accepted >= feed.end:
+                break
+            issued = min(earliest, feed.end)
+            fresh = beat % SLOTS == SLOTS - 1 and bool(final[beat])
+            if fresh:
+                drain.tile(issued + self.product + self.STORE + 1)
+        else:
+            feed.accept(issued)
+        return Trace(feed.valid, feed.ready, drain.offered >= 0, drain.offered)
+
+
+class _Drain:
+    """Drain of complete tiles: place and result of each row, two stages that move together, and a skid buffer.
+
+    Members
+    -------
+    offered : array of int
+        Per cycle, the index of the row on offer; -1 without one.
+    """
+
+    BANKS = 2
+
+    def __init__(self, ready: npt.ArrayLike, length: int) -> None:
+        self._ready = first_from(ready)
+        self._length = length
+        self._end = len(self._ready) - 1
+        self.offered = np.full(self._end, -1, np.int64)
+        self._rows, self._placed, self._departed = 0, -1, -1
+        # Cycles in which the buffer is full, of the latest rows: the first, and the one after the last.
+        self._full: list[tuple[int, int]] = []
+        self._read: list[int] = []
+
+    @property
+    def room(self) -> int:
+        """Cycle from which there is a bank for one more tile."""
+        return 0 if len(self._read) < self.BANKS else self._read[-self.BANKS] + 1
+
+    def tile(self, complete: int) -> None:
+        """Drain a tile that is complete from a cycle on."""
+        self._read.append([self._row(complete) for _ in range(self._length)][-1])
+
+    def _row(self, cycle: int) -> int:
+        """Drain a row from a cycle on; return that in which its result is read."""
+        self._placed = self._move(max(cycle, self._placed + 1))
+        read = self._move(self._placed + 1)
+        accepted = self._move(read + 1)
+        offered = min(max(accepted, self._departed) + 1, self._end)
+        before, self._departed = self._departed, self._ready[offered]
+        self.offered[offered:self._departed + 1] = self._rows
+        self._rows += 1
+        # No earlier row can hold one that comes later.
+        self._full = [*self._full[-3:], (accepted + 1, before + 1)]
+        return read
+
+    def _move(self, cycle: int) -> int:
+        """The first cycle from the given one on in which the stages move."""
+        for first, after in self._full:
+            if first <= cycle:
+                cycle = max(cycle, after)
+        return cycle

@@ -1,0 +1,127 @@
+"""Golden model of the panel buffer: its operands, and every cycle.
+
+Mirrors :mod:`hdl.features.compute.panel`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden.stream import Feed, Stages
+
+__all__ = ["Fill", "PanelBuffer", "Read", "Trace"]
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fill:
+    """Memory rows of one panel, in order: elements, and where each row of them goes."""
+
+    elements: npt.NDArray[np.uint32]
+    block: Numbers
+    row: Numbers
+    transposed: npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Read:
+    """Reads of one panel, in order."""
+
+    block: Numbers
+    row: Numbers
+    part: Numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """Handshakes of all streams, cycle by cycle.
+
+    Members
+    -------
+    signals : dict of arrays of bool
+        ``fill__valid``, ``fill__ready``, ``read__valid``, ``read__ready``, ``o__valid``.
+    offered : array of int
+        Per cycle with ``o__valid``, the index of the operands on offer; elsewhere -1.
+    """
+
+    signals: dict[str, npt.NDArray[np.bool_]]
+    offered: npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PanelBuffer:
+    """Panel buffer.
+
+    Parameters
+    ----------
+    lanes, width, blocks : int
+        Parameters of the gateware.
+    """
+
+    lanes: int
+    width: int
+    blocks: int
+
+    #: Cycles from the acceptance of the last row of a panel to the first read.
+    FILL = 2
+    #: Stages of a read.
+    READ = 4
+    HALVES = 2
+
+    def operands(self, fills: Sequence[Fill], reads: Sequence[Read]) -> npt.NDArray[np.uint32]:
+        """Operands of all reads, of one panel after the other."""
+        content = np.zeros((self.HALVES, self.blocks, self.lanes, self.lanes), np.uint32)
+        result = []
+        for number, (fill, read) in enumerate(zip(fills, reads, strict=True)):
+            panel = content[number % self.HALVES]
+            for elements, block, row, transposed in zip(fill.elements, fill.block, fill.row, fill.transposed,
+                                                        strict=True):
+                if transposed:
+                    panel[block, row] = elements
+                else:
+                    panel[block, :, row] = elements
+            places = read.part[:, None] * self.width + np.arange(self.width)
+            result.append(panel[read.block[:, None], places, read.row[:, None]])
+        return np.concatenate(result)
+
+    def trace(self, fills: Sequence[int], reads: Sequence[int], *, willing: Sequence[npt.ArrayLike],
+              ready: npt.ArrayLike) -> Trace:
+        """Trace every cycle, from reset.
+
+        Parameters
+        ----------
+        fills, reads : sequence of int
+            Memory rows, and reads, of each panel.
+        willing : sequence of two arrays of bool
+            Per cycle, whether the sources of rows and of reads may begin to offer their next beats.
+        ready : array of bool
+            Per cycle, whether the sink is ready.
+        """
+        stages = Stages(self.READ, ready)
+        filling, reading = Feed(sum(fills), willing[0]), Feed(sum(reads), willing[1])
+        readable = np.zeros(stages.end, np.bool_)
+        released: list[int] = []
+        for number, (rows, columns) in enumerate(zip(fills, reads, strict=True)):
+            free = released[number - self.HALVES] + 1 if number >= self.HALVES else 0
+            accepted = -1
+            for _ in range(rows):
+                accepted = filling.accept(free)
+                free = accepted + 1
+            full = accepted + self.FILL
+            entered = stages.end
+            for _ in range(columns):
+                entered = min(stages.enter(max(reading.offered, full))[0], stages.end)
+                reading.take(entered)
+            readable[full:entered + 1] = True
+            released.append(entered)
+        # The half after the last panel is free once the panel before is released.
+        if len(released) >= self.HALVES:
+            filling.accept(max(released[-self.HALVES] + 1, free))
+        else:
+            filling.accept(free)
+        signals = {"fill__valid": filling.valid, "fill__ready": filling.ready, "read__valid": reading.valid,
+                   "read__ready": readable & stages.moves, "o__valid": stages.offered >= 0}
+        return Trace(signals, stages.offered)

@@ -1,0 +1,165 @@
+"""Golden model of the row unit's cycles, with memories that never make it wait.
+
+Mirrors :mod:`hdl.features.compute.row_unit` and its parts: each read, element, result and write has its cycle.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from hdl.features.compute.layer_list import RowFunction
+from hdl.features.compute.row_pass import LOADS, PASSES, After, Load, Pass, Result, Store
+from sim.golden.features.compute.row_unit import Block, Job
+
+__all__ = ["RowCycles"]
+
+#: Cycles from a number to its row of the table, of the queue of results, and of an adder.
+_KNOWN, _QUEUE, ADD = 3, 3, 7
+_NUMBERED = (Load.TABLE, Load.TARGET)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowCycles:
+    """Cycles of jobs.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements of a memory row.
+    latency : int
+        Cycles from the control of an element to its result.
+    roots, interval : int
+        Cycles from a square to the reciprocal of its root, and from one to the next.
+    answer : int
+        Cycles from a request to its answer.
+    settle : int
+        Cycles from the acceptance of a write until it is in its memory.
+    """
+
+    lanes: int = 4
+    latency: int = 23
+    roots: int = 60
+    interval: int = 2
+    answer: int = 5
+    settle: int = 2
+
+    #: Cycles from a job to ``bad``.
+    CHECKED = 2
+
+    def job(self, job: Job, blocks: Sequence[Block]) -> int:
+        """Cycles from the acceptance of a job to ``done``: as many as its blocks have, or those of a refusal."""
+        if not blocks:
+            return self.CHECKED
+        return 2 + sum(_Block(self, job, block).cycles() for block in blocks)
+
+
+class _Block:
+    """A block of a job, from the cycle in which it begins, which is 0."""
+
+    def __init__(self, model: RowCycles, job: Job, block: Block) -> None:
+        self.model, self.job, self.block = model, job, block
+        self.groups = -(-job.columns // model.lanes)
+        self.function = RowFunction(job.function)
+        #: Cycles in which memory rows of operands, results and reciprocals are on offer.
+        self.there: dict[Load, list[int]] = {}
+        self.results: list[int] = []
+        self.reciprocals: list[int] = []
+
+    def cycles(self) -> int:
+        """Cycles until the next block, or ``done``."""
+        self._load()
+        self._compute()
+        return self._store()
+
+    def _load(self) -> None:
+        """Read operands, in the cycles of ``there``."""
+        job, block = self.job, self.block
+        size = block.rows * self.groups
+        cycle, offered, known = 1, 0, 0
+        turns: list[Load] = []
+        for load in LOADS[self.function]:
+            if load == Load.START and not job.begun:
+                cycle += 1
+                continue
+            if load not in (Load.START, Load.NUMBERS):
+                cycle = max(cycle, known)
+            if job.paired and len(self.there) < 2:
+                turns.append(load)
+                self.there[load] = []
+                if len(turns) < 2:
+                    continue
+                order = [one for _ in range(self.groups) for one in turns for _ in range(block.rows)]
+            else:
+                count = {Load.SCALE: self.groups, Load.SHIFT: self.groups, Load.DEVIATION: block.rows,
+                         Load.NUMBERS: block.numbers}.get(load, size)
+                self.there[load], order = [], [load] * count
+            cycle += 1
+            for number, one in enumerate(order):
+                read = one not in _NUMBERED or block.right[number % block.rows]
+                offered = max(offered, cycle + (self.model.answer if read else 0)) + 1
+                self.there[one].append(offered)
+                cycle += 1
+            known = offered + _KNOWN if load == Load.NUMBERS else known
+
+    def _compute(self) -> None:
+        """Make the passes."""
+        if self.function == RowFunction.GATHER and not self.job.begun:
+            self.results = [cycle + _QUEUE for cycle in self.there[Load.TABLE]]
+            return
+        model, rows = self.model, self.block.rows
+        chain = ADD * (model.lanes - 1)
+        last, count, last_sum = 0, 0, 0
+        for one in PASSES[self.function]:
+            cycle = last + 2
+            if one.after == After.RESULTS:
+                cycle = max(cycle, last + 1 + max(0, model.latency + 1 - count))
+            elif one.after == After.SUMS:
+                cycle = max(cycle, last_sum + 1 + max(0, model.latency + chain + 1 - rows))
+            given = self._elements(one, cycle)
+            last, count = given[-1], len(given)
+            last_sum = last if one.summed else last_sum
+            if one.result == Result.STORED or (one.result == Result.STORED_IF_STARTED and self.job.begun):
+                self.results += [cycle + 1 + model.latency + chain + _QUEUE for cycle in given]
+            if one.result == Result.ROOT:
+                self.reciprocals = [cycle + 1 + model.latency + model.roots for cycle in given]
+
+    def _elements(self, one: Pass, cycle: int) -> list[int]:
+        """Cycles of the elements of a pass that may begin in a cycle."""
+        model, rows = self.model, self.block.rows
+        single = one.result in (Result.SCALAR, Result.ROOT)
+        turns = rows * (2 if one.twice else 1)
+        given: list[int] = []
+        for number in range(turns * (1 if single else self.groups)):
+            if one.needs != Load.END:
+                words = self.there[one.needs]
+                cycle = max(cycle, words[min(number, len(words) - 1)] + 1)
+            if one.summed and number and number % turns == 0:
+                cycle = max(cycle, given[-1] + 1 + max(0, ADD * model.lanes + 2 - turns))
+            if one.after == After.ROOTS:
+                cycle = max(cycle, self.reciprocals[number % rows] + 1)
+            if one.result == Result.ROOT:
+                cycle += -(cycle - 1) % model.interval
+            given.append(cycle)
+            cycle += 1
+        return given
+
+    def _store(self) -> int:
+        """Write the results, and wait until they are in their memories."""
+        job, model, rows = self.job, self.model, self.block.rows
+        results = iter(self.results)
+        cycle, written = 1, 0
+        if Store.THIRD not in job.stores and self.function == RowFunction.NORM:
+            cycle += 1
+        for store in job.stores:
+            cycle += 1
+            if store == Store.DEVIATION:
+                ends = [min(row + model.lanes, rows) - 1 for row in range(0, rows, model.lanes)]
+                offers = [self.reciprocals[row] + 2 for row in ends]
+            elif self.function == RowFunction.CLEAR:
+                offers = [0] * (rows * self.groups)
+            else:
+                offers = [next(results) for _ in range(rows * self.groups)]
+            for number, offer in enumerate(offers):
+                cycle = max(cycle, offer) + 1
+                if store != Store.SCATTERED or self.block.right[number % rows]:
+                    written = cycle
+        return max(cycle + 1, written + max(model.settle, 1)) + 1

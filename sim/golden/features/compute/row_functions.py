@@ -1,0 +1,59 @@
+"""Golden model of the functions of the rows of a sequence: layer norm, the gradient of a softmax, and embedding.
+
+Mirrors :mod:`hdl.features.compute.row_unit`. Sums of rows begin with +0.0 at column 0, and one reciprocal of each row
+takes the place of its quotients: rows are multiplied by it. NaNs are canonical. Arrays are of binary32.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden.summation import canonical, row_sums
+
+__all__ = ["gather", "norm", "norm_back", "scatter", "softmax_back"]
+
+Array = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.integer]
+
+
+def norm(x: Array, epsilon: np.float32, factor: np.float32) -> tuple[Array, Array]:
+    """Normal rows, and the reciprocal of the deviation of each, in shape (rows, 1).
+
+    A mean is the sum of a row times ``factor``. The deviation is the root of the mean of the squares of the centred
+    row plus ``epsilon``.
+    """
+    centred = x - row_sums(x) * factor
+    deviation = canonical(np.float32(1) / np.sqrt(row_sums(centred * centred) * factor + epsilon))
+    return canonical(centred * deviation), deviation
+
+
+def norm_back(upstream: Array, normal: Array, deviation: Array, scale: Array, factor: np.float32) -> Array:
+    """Gradient of the rows of a layer norm, from that of its output: ((times - middle) - normal · along) · deviation.
+
+    ``times`` is the upstream gradient times ``scale``, ``middle`` its mean, ``along`` the mean of times · normal, and
+    ``deviation`` the reciprocals of :func:`norm`.
+    """
+    times = upstream * scale
+    middle = row_sums(times) * factor
+    along = row_sums(times * normal) * factor
+    return canonical(((times - middle) - normal * along) * deviation)
+
+
+def softmax_back(upstream: Array, weights: Array, factor: np.float32) -> Array:
+    """Gradient of the scores of a softmax, times ``factor``: (weights · (upstream - sum of upstream · weights)) ·
+    factor."""
+    return canonical((weights * (upstream - row_sums(upstream * weights))) * factor)
+
+
+def gather(table: Array, numbers: Numbers) -> tuple[Array, bool]:
+    """Rows of a table by their numbers, and whether all numbers are below its count of rows; others are +0.0."""
+    right = numbers < len(table)
+    return np.where(right[:, None], table[np.where(right, numbers, 0)], np.float32(0)), bool(right.all())
+
+
+def scatter(table: Array, numbers: Numbers, x: Array) -> tuple[Array, bool]:
+    """Table to whose rows those of ``x`` were added in ascending order, and whether all numbers are below its count
+    of rows; rows of others are left out."""
+    found, right = table.copy(), numbers < len(table)
+    for number, row in zip(numbers[right], x[right], strict=True):
+        found[number] = canonical(found[number] + row)
+    return found, bool(right.all())

@@ -1,0 +1,278 @@
+"""Golden model of the row unit: the memory rows that a job reads and writes, in order, and all bits.
+
+Mirrors :mod:`hdl.features.compute.row_unit`. The functions are in :mod:`sim.golden.features.compute.row_functions`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.features.compute.layer_list import RowFunction
+from hdl.features.compute.row_pass import LOADS, PAIRED, STORES, Load, Store
+from hdl.features.compute.row_reader import SCATTERED
+from sim.golden.features.compute import row_functions
+from sim.golden.summation import canonical
+
+__all__ = ["Access", "Block", "Job", "Run", "most_rows", "run"]
+
+Array = npt.NDArray[np.float32]
+Bits = npt.NDArray[np.uint32]
+#: Memory row: its place and number.
+Row = tuple[int, int]
+
+
+def most_rows(lanes: int) -> int:
+    """Rows of a block."""
+    return 8 * lanes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """Job of the row unit, with the fields of :func:`hdl.features.compute.jobs.row_job_layout`, operands as pairs of
+    a memory and a row of it."""
+
+    function: int
+    rows: int
+    columns: int
+    started: int = 0
+    count: int = 0
+    x: Row = (0, 0)
+    y: Row = (0, 0)
+    start: Row = (0, 0)
+    scale: Row = (0, 0)
+    shift: Row = (0, 0)
+    deviation: Row = (0, 0)
+    target: Row = (0, 0)
+    second: Row = (0, 0)
+    third: Row = (0, 0)
+    y_lane: int = 0
+    stride_numbers: int = 1
+    stride_x: int = 0
+    stride_y: int = 0
+    stride_start: int = 0
+    stride_target: int = 0
+    stride_second: int = 0
+    stride_third: int = 0
+    factor: int = 0
+    epsilon: int = 0
+
+    def legal(self, most: int) -> bool:
+        """Whether a unit of at most so many columns takes the job."""
+        return self.function in list(RowFunction) and self.rows > 0 and 0 < self.columns <= most
+
+    @property
+    def begun(self) -> bool:
+        """Whether results are added to others."""
+        return bool(self.started) or self.function in (RowFunction.ADD, RowFunction.SCATTER)
+
+    @property
+    def loads(self) -> list[Load]:
+        """Operands that are read, in order."""
+        return [load for load in LOADS[RowFunction(self.function)] if load != Load.START or self.begun]
+
+    @property
+    def paired(self) -> bool:
+        """Whether the first two operands are read in turns."""
+        return self.function in PAIRED and self.loads[:2] == list(LOADS[RowFunction(self.function)][:2])
+
+    @property
+    def stores(self) -> list[Store]:
+        """Results that are written, in order."""
+        return [store for store in STORES[RowFunction(self.function)] if store != Store.THIRD or self.begun]
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """Read or write of a memory row; of a write, the elements by lane."""
+
+    place: int
+    row: int
+    elements: dict[int, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Block of a job: its rows, which of their numbers are right, and how many numbers were read."""
+
+    rows: int
+    right: tuple[bool, ...] = ()
+    numbers: int = 0
+
+
+@dataclasses.dataclass
+class Run:
+    """Reads and writes of a job, its blocks, and whether it ends with ``bad``."""
+
+    reads: list[Access] = dataclasses.field(default_factory=list)
+    writes: list[Access] = dataclasses.field(default_factory=list)
+    blocks: list[Block] = dataclasses.field(default_factory=list)
+    bad: bool = False
+
+
+def run(job: Job, memories: Sequence[Bits], *, columns: int = 64) -> Run:
+    """Run a job on memories, which are arrays of (rows, lanes) and are changed.
+
+    Parameters
+    ----------
+    job : Job
+    memories : sequence of arrays
+    columns : int
+        Most columns of the unit.
+    """
+    found = Run()
+    if not job.legal(columns):
+        found.bad = True
+        return found
+    done = 0
+    while done < job.rows:
+        done += _Worked(job, memories, done, found).rows
+    return found
+
+
+class _Worked:
+    """A block of a job, from a row on."""
+
+    def __init__(self, job: Job, memories: Sequence[Bits], begin: int, found: Run) -> None:
+        self.job, self.memories, self.begin, self.found = job, memories, begin, found
+        self.lanes = memories[0].shape[1]
+        self.groups = -(-job.columns // self.lanes)
+        self.rows = min(job.rows - begin, most_rows(self.lanes))
+        self.opened = len(found.reads)
+        self.asked = 0
+        self.numbers, self.right = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+        if Load.NUMBERS in job.loads:
+            self._take_numbers()
+        found.blocks.append(Block(self.rows, tuple(self.right.tolist()), self.asked))
+        given = {}
+        for load in job.loads:
+            if load != Load.NUMBERS:
+                given[load] = self._load(load)
+        if job.paired:
+            self._take_turns()
+        with np.errstate(all="ignore"):
+            results = self._results(given)
+        for store in job.stores:
+            self._store(store, results[store])
+
+    def _take_numbers(self) -> None:
+        """Read numbers; end the block of SCATTER before one that it has."""
+        job = self.job
+        scatters = job.function == RowFunction.SCATTER
+        self.rows = min(self.rows, SCATTERED) if scatters else self.rows
+        numbers = self._elements(job.y, job.y_lane, job.stride_numbers)
+        self.asked = len(numbers)
+        self.right = numbers < job.count
+        self.found.bad |= not self.right.all()
+        if scatters:
+            seen: set[int] = set()
+            for row, (number, right) in enumerate(zip(numbers.tolist(), self.right, strict=True)):
+                if right and number in seen:
+                    self.rows = row
+                    break
+                seen.add(number)
+        self.numbers, self.right = numbers[:self.rows].astype(np.int64), self.right[:self.rows]
+
+    def _elements(self, place: Row, lane: int, stride: int) -> Bits:
+        """Read an element of each row of the block."""
+        taken = []
+        for row in range(self.begin, self.begin + self.rows):
+            address = place[1] * self.lanes + lane + row * stride
+            self.found.reads.append(Access(place[0], address // self.lanes))
+            taken.append(self.memories[place[0]].reshape(-1)[address])
+        return np.array(taken, np.uint32)
+
+    def _lines(self, place: Row, stride: int) -> npt.NDArray[np.int64]:
+        """First memory rows of the rows of the block."""
+        return place[1] + stride * np.arange(self.begin, self.begin + self.rows)
+
+    def _named(self, place: Row, stride: int) -> npt.NDArray[np.int64]:
+        """First memory rows of the rows of a table, which are 0 for wrong numbers."""
+        return np.where(self.right, place[1] + stride * self.numbers, 0)
+
+    def _load(self, load: Load) -> Array:
+        """Read an operand."""
+        job = self.job
+        if load == Load.DEVIATION:
+            return self._elements(job.deviation, 0, 1).view(np.float32)[:, None]
+        place, lines, right = job.x, np.zeros(1, np.int64), np.ones(self.rows, np.bool_)
+        match load:
+            case Load.SCALE | Load.SHIFT:
+                place = job.scale if load == Load.SCALE else job.shift
+                lines, right = np.array([place[1]]), np.ones(1, np.bool_)
+            case Load.TABLE:
+                lines, right = self._named(job.x, job.stride_x), self.right
+            case Load.TARGET:
+                place, lines, right = job.target, self._named(job.target, job.stride_target), self.right
+            case _:
+                place, stride = {Load.X: (job.x, job.stride_x), Load.Y: (job.y, job.stride_y),
+                                 Load.START: (job.start, job.stride_start)}[load]
+                lines = self._lines(place, stride)
+        taken = np.zeros((len(lines), self.groups, self.lanes), np.uint32)
+        for group in range(self.groups):
+            for number, line in enumerate(lines.tolist()):
+                if right[number]:
+                    self.found.reads.append(Access(place[0], line + group))
+                    taken[number, group] = self.memories[place[0]][line + group]
+        return taken.reshape(len(lines), -1)[:, :job.columns].view(np.float32)
+
+    def _take_turns(self) -> None:
+        """Put the reads of the first two operands in order: a column block of each."""
+        size = self.groups * self.rows
+        turns = np.arange(2 * size).reshape(2, self.groups, self.rows).swapaxes(0, 1).ravel()
+        reads = self.found.reads
+        self.found.reads = [*reads[:self.opened], *(reads[self.opened + place] for place in turns.tolist()),
+                            *reads[self.opened + 2 * size:]]
+
+    def _results(self, given: dict[Load, Array]) -> dict[Store, Array]:
+        """Results of the block."""
+        job = self.job
+        factor, epsilon = np.array([job.factor, job.epsilon], np.uint32).view(np.float32)
+        x, start = given.get(Load.X, np.zeros(0, np.float32)), given.get(Load.START)
+        match RowFunction(job.function):
+            case RowFunction.ADD:
+                return {Store.TARGET: canonical(x + given[Load.START])}
+            case RowFunction.SCALE:
+                return {Store.TARGET: canonical(x * given[Load.SCALE] + given[Load.SHIFT])}
+            case RowFunction.NORM:
+                begun = x if start is None else canonical(start + x)
+                normal, deviation = row_functions.norm(begun, epsilon, factor)
+                return {Store.THIRD: begun, Store.DEVIATION: deviation, Store.SECOND: normal,
+                        Store.TARGET: canonical(normal * given[Load.SCALE] + given[Load.SHIFT])}
+            case RowFunction.NORM_BACK:
+                y = given[Load.Y]
+                target = row_functions.norm_back(x, y, given[Load.DEVIATION], given[Load.SCALE], factor)
+                return {Store.SECOND: canonical(x * y),
+                        Store.TARGET: target if start is None else canonical(start + target)}
+            case RowFunction.SOFTMAX_BACK:
+                return {Store.TARGET: row_functions.softmax_back(x, given[Load.Y], factor)}
+            case RowFunction.GATHER:
+                table = given[Load.TABLE]
+                return {Store.TARGET: table if start is None else canonical(start + table)}
+            case RowFunction.SCATTER:
+                return {Store.SCATTERED: canonical(given[Load.TARGET] + x)}
+            case _:
+                return {Store.TARGET: np.zeros((self.rows, job.columns), np.float32)}
+
+    def _store(self, store: Store, results: Array) -> None:
+        """Write a result."""
+        job = self.job
+        if store == Store.DEVIATION:
+            first = job.deviation[1] + self.begin // self.lanes
+            flat = np.ascontiguousarray(results).view(np.uint32)[:, 0]
+            for number in range(0, self.rows, self.lanes):
+                self._write(job.deviation[0], first + number // self.lanes, flat[number:number + self.lanes])
+            return
+        place, stride = {Store.SECOND: (job.second, job.stride_second), Store.THIRD: (job.third, job.stride_third),
+                         }.get(store, (job.target, job.stride_target))
+        lines = self._named(place, stride) if store == Store.SCATTERED else self._lines(place, stride)
+        bits = np.ascontiguousarray(results, np.float32).view(np.uint32)
+        for group in range(self.groups):
+            for number, line in enumerate(lines.tolist()):
+                if store != Store.SCATTERED or self.right[number]:
+                    self._write(place[0], line + group, bits[number, group * self.lanes:][:self.lanes])
+
+    def _write(self, place: int, row: int, elements: Bits) -> None:
+        self.memories[place][row, :len(elements)] = elements
+        self.found.writes.append(Access(place, row, dict(enumerate(elements.tolist()))))

@@ -1,0 +1,81 @@
+"""Golden model of the vector unit's cycles, with memories that never make it wait.
+
+Mirrors :mod:`hdl.features.compute.vector`, :mod:`hdl.features.compute.row_loader` and
+:mod:`hdl.features.compute.program_sequencer`.
+"""
+
+import dataclasses
+
+__all__ = ["VectorCycles"]
+
+#: Threads of a unit, and cycles of a frame.
+THREADS = 16
+#: Frames of the program: for each sixteen elements of a unit, for each column, and for each block; and for each block
+#: of a softmax.
+EXPONENTIAL, SUM, ONCE, BRIEF = 12, 1, 17, 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VectorCycles:
+    """Cycles of jobs.
+
+    Parameters
+    ----------
+    units : int
+        Multiply-add pipelines.
+    interval : int
+        Cycles of a quotient.
+    quotient_latency : int
+        Cycles from an element to its gradient.
+    answer : int
+        Cycles from a request to its answer.
+    product_latency : int
+        Cycles from an element to its product with a reciprocal.
+    """
+
+    units: int = 4
+    interval: int = 2
+    quotient_latency: int = 53
+    answer: int = 5
+    product_latency: int = 20
+
+    def job(self, rows: int, columns: int, *, loss_lane: int = 0, softmax: bool = False) -> int:
+        """Cycles from the acceptance of a job to ``done``."""
+        # The first label or elements are answered; the last element of the first block is taken.
+        row = columns if softmax else columns + 1
+        end = 3 + self.answer + min(rows, self.block) * row + 2
+        while True:
+            block = min(rows, self.block)
+            end = self._softmax(block, columns, end) if softmax else self._block(block, columns, end)
+            rows -= block
+            if rows == 0:
+                return end + (2 if softmax else loss_lane + 5)
+            end += 1 + min(rows, self.block) * row - (not softmax)
+
+    @property
+    def block(self) -> int:
+        """Rows of a block."""
+        return THREADS * self.units
+
+    def _program(self, rows: int, columns: int, once: int) -> int:
+        """Cycles of the program for a block."""
+        elements = -(-rows // self.units) * columns
+        return THREADS * (EXPONENTIAL * -(-elements // THREADS) + SUM * columns + once)
+
+    def _softmax(self, rows: int, columns: int, loaded: int) -> int:
+        """Last cycle of a block of a softmax whose last element is taken in a cycle.
+
+        Totals of rows enter the divider one after the other; elements follow when the last one has, and not before
+        the reciprocal of their row is there.
+        """
+        first = loaded + self._program(rows, columns, BRIEF) + 1
+        last, reciprocal = first + self.interval * (rows - 1), self.quotient_latency - THREADS
+        end = max(last + 1 + rows * columns, first + reciprocal + rows * columns, last + reciprocal + columns)
+        return end + self.product_latency + 2
+
+    def _block(self, rows: int, columns: int, loaded: int) -> int:
+        """Last cycle of a block whose last element is taken in a cycle."""
+        begin = loaded + self._program(rows, columns, ONCE) + 1
+        written = begin + self.interval * (rows * columns - 1) + self.quotient_latency + 2
+        summed = begin + 2 + THREADS * (rows + 1)
+        return max(written, summed) + 1

@@ -1,0 +1,195 @@
+"""Golden model of the engine that moves activations to a far memory and back: its results, and every cycle of it.
+
+Mirrors :mod:`hdl.features.far.mover`.
+"""
+
+import collections
+import dataclasses
+import math
+
+from hdl.control.protocol import EventStatus, Operation
+from sim.golden.local_runner import LocalRunner
+from sim.golden.row_reads import RowReads
+
+__all__ = ["OUTSTANDING", "Inputs", "Mover", "Outputs", "move_cycles"]
+
+#: Rows that are on their way from the far memory, or wait to be written, at most.
+OUTSTANDING = 32
+
+
+def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: bool) -> int:
+    """Cycles of a command, if nothing but the far memory makes it wait.
+
+    Parameters
+    ----------
+    length, lanes : int
+    rate : float
+        Words per cycle of the far memory, of which a row takes whole cycles.
+    latency : int
+        Cycles from a request to its answer; those of :data:`OUTSTANDING` rows at this rate, at most.
+    back : bool
+        Whether rows are read from the far memory.
+    """
+    rows = -(-length // lanes)
+    if not rows:
+        return 0
+    return math.ceil((rows - 1) * max(lanes / rate, 1)) + (latency + 6 if back else 8)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Inputs of the engine in one cycle.
+
+    Members
+    -------
+    command : dict or None
+        The command on offer.
+    event_ready, read_ready, write_ready, far_ready, link_reset : bool
+    timeout : int
+    answer : int or None
+        Row that an answer of the far memory is about.
+    """
+
+    command: dict[str, int] | None
+    event_ready: bool
+    read_ready: bool
+    write_ready: bool
+    far_ready: bool
+    link_reset: bool
+    timeout: int
+    answer: int | None
+
+
+@dataclasses.dataclass(kw_only=True)
+class Outputs:
+    """Outputs of the engine in one cycle.
+
+    Members
+    -------
+    command_ready : bool
+    event : dict or None
+        Tag, status, detail and cycles of the event on offer.
+    read : int or None
+        Row of the near memory that is asked for.
+    write : tuple of (int, int, int) or None
+        Row on offer to the near memory, the far row that its elements come from, and how many of them are kept.
+    far : tuple of (int, int or None, int) or None
+        Row that the far memory is asked for, or is to write, with the near row that its elements come from, and how
+        many of them are kept.
+    busy : bool
+    """
+
+    command_ready: bool
+    event: dict[str, int] | None
+    read: int | None
+    write: tuple[int, int, int] | None
+    far: tuple[int, int | None, int] | None
+    busy: bool
+
+
+class Mover:
+    """Model of the unit, one cycle after the other.
+
+    Parameters
+    ----------
+    lanes : int
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
+        self._runner = LocalRunner(failure=EventStatus.FAR_TIMEOUT)
+        self._command: dict[str, int] = {"operation": 0, "length": 0, "weight_base": 0, "state_base": 0}
+        self._owed = self._stale = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget the rows under way."""
+        rows = -(-self._command["length"] // self._lanes)
+        self._near = RowReads()
+        self._asked, self._written = rows, rows  # rows to ask the far memory for, and to give to the near one
+        self._sent = 0
+        self._answers: collections.deque[int] = collections.deque()
+        self._far: tuple[int, int | None, int] | None = None
+        self._write: tuple[int, int, int] | None = None
+        self._places = OUTSTANDING
+        self._writes = self._far_ends = self._write_ends = self._done = False
+        self._idle = 0
+
+    @property
+    def _back(self) -> bool:
+        return bool(self._command["operation"] == Operation.MOVE_IN)
+
+    @property
+    def _rows(self) -> int:
+        return -(-self._command["length"] // self._lanes)
+
+    def _kept(self, row: int) -> int:
+        """Elements of a row of the command."""
+        return min(self._lanes, self._command["length"] - self._lanes * row)
+
+    def outputs(self) -> Outputs:
+        """Outputs in this cycle."""
+        runner = self._runner
+        return Outputs(command_ready=runner.ready, event=runner.event, read=self._near.asked, write=self._write,
+                       far=self._far, busy=runner.busy)
+
+    def step(self, given: Inputs) -> None:
+        """Advance by one cycle."""
+        shown, runner, reset = self.outputs(), self._runner, self._runner.reset
+        answered = given.answer is not None
+        taken = self._far is not None and given.far_ready
+        silent = not taken and not answered and (self._far is not None or self._owed > 0)
+        late, done = silent and self._idle >= given.timeout, self._done
+        progress = 0
+        if self._back and self._write is not None and given.write_ready:
+            progress = self._write[2]
+        elif not self._back and taken and self._far is not None:
+            progress = self._far[2]
+        self._idle = self._idle + 1 if silent and not reset else 0
+        fresh = answered and self._owed > 0 and self._stale == 0
+        asked = taken and self._far is not None and self._far[1] is None
+        owed = 0 if given.link_reset else self._owed + asked - (answered and self._owed > 0)
+        stale = self._stale
+        self._stale = owed if reset else 0 if given.link_reset else stale - (answered and stale > 0)
+        self._owed = owed
+        if not reset:
+            self._datapath(given, shown, launch=runner.start, fresh=fresh, stale=stale)
+        else:
+            self._command = given.command if runner.ready and given.command is not None else self._command
+            self._clear()
+        runner.step(command=given.command, taken=given.event_ready, progress=progress, done=done, bad=late,
+                    number=runner.detail, link_reset=given.link_reset)
+
+    def _datapath(self, given: Inputs, shown: Outputs, *, launch: bool, fresh: bool, stale: int) -> None:
+        back, rows = self._back, self._rows
+        free, free_write = self._far is None or given.far_ready, self._write is None or given.write_ready
+        self._done = (self._write_ends and free_write) if back else (self._far_ends and given.far_ready)
+        asks = free and back and self._asked > 0 and self._places > 0 and stale == 0
+        beat = free and not back and self._near.waits
+        takes = back and bool(self._answers) and self._writes and free_write
+        if free:
+            self._far, self._far_ends = None, False
+        if asks:
+            self._far = self._command["state_base"] // self._lanes + rows - self._asked, None, 0
+            self._asked -= 1
+        if beat:
+            self._far = (self._command["state_base"] // self._lanes + self._sent, self._near.take(),
+                         self._kept(self._sent))
+            self._sent += 1
+            self._far_ends = self._sent == rows
+        if free_write:
+            self._write, self._write_ends = None, False
+        if takes:
+            place = rows - self._written
+            self._write = (self._command["weight_base"] // self._lanes + place, self._answers.popleft(),
+                           self._kept(place))
+            self._written -= 1
+            self._write_ends = self._written == 0
+            self._writes = self._written > 0
+        self._places += takes - asks
+        if fresh and given.answer is not None:
+            self._answers.append(given.answer)
+        self._near.step(shown.read, given.read_ready)
+        if launch:
+            self._near.begin(self._command["weight_base"] // self._lanes, 0 if back else rows)
+            self._writes = back

@@ -1,0 +1,283 @@
+"""Golden model of formats with one exponent per block: parameters, codes and words.
+
+Elements are bit patterns of binary32, or of bfloat16 on request. docs/compression/shared_exponent.md has the scale
+rule and the layout of words; what differs from format to format is in :mod:`sim.golden.features.mx.shared_exponent`
+and :mod:`sim.golden.features.mx.microscaling`.
+"""
+
+import dataclasses
+import enum
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import floating
+from sim.golden.features.mx.random_bits import RANDOM_BITS, RandomBits
+from sim.golden.parameters import check_integer
+
+__all__ = ["BlockFormat", "Blocks", "Rounding"]
+
+Bits = npt.NDArray[np.uint32]
+Integers = npt.NDArray[np.int64]
+
+_WORD = 32
+_ONES = 255
+_BIAS = 127
+
+#: Shifting this far leaves nothing of a significand, with its random bits.
+_FAR = 24 + RANDOM_BITS + 1
+
+
+class Rounding(enum.Enum):
+    """Rounding of the bits below the last place."""
+
+    NEAREST_EVEN = "nearest even"
+    STOCHASTIC = "stochastic"
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Blocks in parts: exponents as stored, differences of (blocks, subsets), codes of (blocks, elements)."""
+
+    exponents: Integers
+    differences: Integers
+    codes: Integers
+
+
+class BlockFormat:
+    """Format with one exponent per block: its parameters, and values derived from them.
+
+    A magnitude is a field, and ``fraction_bits`` below it; numbers with the field zero have no hidden bit.
+
+    Members
+    -------
+    block, subset : int
+        Elements that share an exponent, and elements that share a difference to it.
+    exponent_bits, difference_bits, magnitude_bits, fraction_bits : int
+        Widths.
+    top_field, largest : int
+        Field of the largest magnitude, and that magnitude.
+    lowest : int
+        Smallest exponent of a block.
+    complement : bool
+        Whether elements are in two's complement.
+    infinities : bool
+        Whether the highest field holds infinities and NaNs.
+    nan_magnitude : int or None
+        Magnitude that is a NaN.
+    rounding : Rounding
+    seed : int
+        Seed of stochastic rounding; at most 64 bits.
+    """
+
+    block: int
+    subset: int
+    exponent_bits: int
+    difference_bits: int
+    magnitude_bits: int
+    fraction_bits: int
+    top_field: int
+    largest: int
+    lowest: int
+    complement: bool
+    infinities: bool
+    nan_magnitude: int | None
+    rounding: Rounding
+    seed: int
+
+    @property
+    def above(self) -> int | None:
+        """Fraction of binary32 above which a number raises the exponent of its block; None if none does."""
+        return None
+
+    def check(self) -> None:
+        """Raise TypeError or ValueError for a bad value of the parameters that every format has."""
+        if not isinstance(self.rounding, Rounding):
+            raise TypeError(f"Rounding must be a Rounding, not {self.rounding!r}")
+        check_integer("Seed", self.seed, 0, (1 << 64) - 1)
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of an element: a sign and a magnitude."""
+        return 1 + self.magnitude_bits
+
+    @property
+    def subsets(self) -> int:
+        """Differences in a block."""
+        return self.block // self.subset if self.difference_bits else 0
+
+    @property
+    def header_bits(self) -> int:
+        """Bits of a block's exponent and differences."""
+        return self.exponent_bits + self.difference_bits * self.subsets
+
+    @property
+    def block_bits(self) -> int:
+        """Bits of a block."""
+        return self.header_bits + self.code_bits * self.block
+
+    @property
+    def highest(self) -> int:
+        """Largest exponent of a block: the one below the code of a NaN, and below infinities of binary32."""
+        return min(self.lowest + self.nan - 1, _ONES - 1)
+
+    @property
+    def nan(self) -> int:
+        """Exponent of a block that is NaN, as stored."""
+        return (1 << self.exponent_bits) - 1
+
+    def words(self, count: int) -> int:
+        """Return the words of a packet of ``count`` elements."""
+        blocks = (count + self.block - 1) // self.block
+        return (blocks * self.block_bits + _WORD - 1) // _WORD
+
+    def random(self) -> RandomBits:
+        """Random bits of a unit after its reset."""
+        return RandomBits(self.seed)
+
+    def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
+        """Quantize elements to blocks; the last block is filled up with +0.
+
+        Parameters
+        ----------
+        bits : array
+            Encodings of the elements.
+        random : RandomBits or None
+            Source of bits for stochastic rounding; by default, the bits after a reset.
+        bf16 : bool
+            Whether elements are bfloat16.
+        """
+        given = np.asarray(bits, np.uint32)
+        count = -(-len(given) // self.block)
+        elements = np.zeros((count, self.block), np.int64)
+        elements.reshape(-1)[:len(given)] = given.astype(np.int64) << (16 if bf16 else 0)
+        sign, exponent, fraction = elements >> 31, elements >> 23 & _ONES, elements & 0x7F_FFFF
+        special = (exponent == _ONES).any(axis=1)
+        above = exponent > self.highest
+        exponent, fraction = np.where(above, self.highest, exponent), np.where(above, 0x7F_FFFF, fraction)
+        significand = np.where(exponent == 0, 0, fraction | 1 << 23)
+
+        peaks = exponent
+        if self.above is not None:
+            peaks = exponent + ((fraction > self.above) & (exponent > 0) & (exponent < _ONES - 1))
+        shared = np.maximum(peaks.max(axis=1, initial=0), self.lowest)
+        if self.difference_bits:
+            peaks = exponent.reshape(count, self.subsets, self.subset).max(axis=2, initial=0)
+            differences = np.minimum(shared[:, np.newaxis] - peaks, (1 << self.difference_bits) - 1)
+        else:
+            differences = np.zeros((count, 0), np.int64)
+        # Exponent of numbers with the field 1, and the place of this element relative to it.
+        lowered = np.repeat(differences, self.subset, axis=1) if self.difference_bits else 0
+        field = exponent - (shared[:, np.newaxis] - lowered - self.top_field + 1)
+        shift = np.minimum(23 - self.fraction_bits + np.maximum(-field, 0), _FAR)
+        if self.rounding is Rounding.STOCHASTIC:
+            source = self.random() if random is None else random
+            noise = source.take(elements.size).reshape(elements.shape)
+            places = (significand << RANDOM_BITS >> shift) + noise >> RANDOM_BITS
+        else:
+            places = significand >> shift
+            twice = (significand - (places << shift)) << 1
+            places += (twice + (places & 1)) > 1 << shift
+        magnitude = np.where(significand == 0, 0, np.maximum(field, 0) << self.fraction_bits) + places
+        codes = self._code(sign, np.minimum(magnitude, self.largest))
+        return Blocks(
+            np.where(special, self.nan, shared - self.lowest),
+            np.where(special[:, np.newaxis], 0, differences), np.where(special[:, np.newaxis], 0, codes))
+
+    def _code(self, sign: Integers, magnitude: Integers) -> Integers:
+        if self.complement:
+            return np.where(sign, -magnitude, magnitude) & (1 << self.code_bits) - 1
+        return sign << self.magnitude_bits | magnitude
+
+    def dequantise(self, blocks: Blocks, *, bf16: bool = False) -> Bits:
+        """Elements of blocks."""
+        sign = blocks.codes >> self.magnitude_bits
+        magnitude = blocks.codes & (1 << self.magnitude_bits) - 1
+        if self.complement:
+            magnitude = np.where(sign, (1 << self.magnitude_bits) - magnitude, magnitude)
+        shared = blocks.exponents[:, np.newaxis] + self.lowest
+        if self.difference_bits:
+            shared = shared - np.repeat(blocks.differences, self.subset, axis=1)
+        # A number is an integer of some places, times a power of two.
+        integer, place = self._open(magnitude)
+        length = np.frexp(integer.astype(np.float64))[1].astype(np.int64)
+        exponent = shared - self.top_field - self.fraction_bits + place + length - 1
+        fraction = integer << 24 - length & 0x7F_FFFF
+        result = sign << 31 | np.where((integer == 0) | (exponent <= 0), 0, np.where(
+            exponent >= _ONES, _ONES << 23, exponent << 23 | fraction))
+        nan = np.broadcast_to(blocks.exponents[:, np.newaxis] == self.nan, sign.shape)
+        if self.infinities:
+            top = (magnitude >> self.fraction_bits) == self.top_field + 1
+            rest = magnitude & (1 << self.fraction_bits) - 1
+            result = np.where(top, sign << 31 | _ONES << 23, result)
+            nan = nan | (top & (rest != 0))
+        if self.nan_magnitude is not None:
+            nan = nan | (magnitude == self.nan_magnitude)
+        elements: Bits = np.where(nan, floating.CANONICAL_NAN, result).astype(np.uint32).reshape(-1)
+        if bf16:
+            elements >>= np.uint32(16)
+        return elements
+
+    def _open(self, magnitude: Integers) -> tuple[Integers, Integers]:
+        """Split a magnitude into an integer and an exponent of two, relative to a subnormal number's last place."""
+        if self.top_field == 1:
+            return magnitude, np.ones_like(magnitude)
+        field, fraction = magnitude >> self.fraction_bits, magnitude & (1 << self.fraction_bits) - 1
+        return fraction | (field != 0).astype(np.int64) << self.fraction_bits, np.maximum(field, 1)
+
+    def integers(self, codes: Integers) -> Integers:
+        """Elements as integers, in units of the format's smallest positive number."""
+        sign, magnitude = codes >> self.magnitude_bits, codes & (1 << self.magnitude_bits) - 1
+        if self.complement:
+            magnitude = np.where(sign, (1 << self.magnitude_bits) - magnitude, magnitude)
+        integer, place = self._open(magnitude)
+        numbers: Integers = np.where(sign, -1, 1) * (integer << place - 1)
+        return numbers
+
+    def scales(self, exponents: Integers) -> tuple[Integers, Integers]:
+        """Scales of blocks as integers, and exponents of two for these times :meth:`integers`."""
+        return np.ones_like(exponents), exponents + self.lowest - (_BIAS + self.top_field - 1 + self.fraction_bits)
+
+    def pack(self, blocks: Blocks) -> Bits:
+        """Words of blocks."""
+        parts = [_spread(blocks.exponents[:, np.newaxis], self.exponent_bits),
+                 _spread(blocks.differences, self.difference_bits), _spread(blocks.codes, self.code_bits)]
+        flat = np.concatenate(parts, axis=1).reshape(-1)
+        padded = np.zeros(-(-len(flat) // _WORD) * _WORD, np.uint8)
+        padded[:len(flat)] = flat
+        return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
+
+    def unpack(self, words: npt.ArrayLike) -> Blocks:
+        """Whole blocks of words."""
+        flat = np.unpackbits(np.asarray(words, np.uint32).astype("<u4").view(np.uint8), bitorder="little")
+        count = len(flat) // self.block_bits
+        rows = flat[:count * self.block_bits].reshape(count, self.block_bits)
+        exponent, difference, code = np.split(rows, [self.exponent_bits, self.header_bits], axis=1)
+        return Blocks(_gather(exponent, self.exponent_bits, 1)[:, 0],
+                      _gather(difference, self.difference_bits, self.subsets),
+                      _gather(code, self.code_bits, self.block))
+
+    def encode(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Bits:
+        """Words of a packet of elements; see :meth:`quantise`."""
+        return self.pack(self.quantise(bits, random=random, bf16=bf16))
+
+    def decode(self, words: npt.ArrayLike, count: int | None = None, *, bf16: bool = False) -> Bits:
+        """Elements of a packet of words: ``count``, or whole blocks."""
+        elements = self.dequantise(self.unpack(words), bf16=bf16)
+        if count is None:
+            return elements
+        if not len(elements) - self.block < count <= len(elements):
+            raise ValueError(f"Element count must end in the last block of {len(elements)} elements, not {count!r}")
+        return elements[:count]
+
+
+def _spread(values: Integers, width: int) -> npt.NDArray[np.uint8]:
+    """Bits of the numbers of each row, lowest first."""
+    bits = values[:, :, np.newaxis] >> np.arange(width) & 1
+    return bits.reshape(len(values), values.shape[1] * width).astype(np.uint8)
+
+
+def _gather(bits: npt.NDArray[np.uint8], width: int, columns: int) -> Integers:
+    """The inverse of :func:`_spread`."""
+    numbers: Integers = bits.reshape(len(bits), columns, width).astype(np.int64) @ (1 << np.arange(width))
+    return numbers

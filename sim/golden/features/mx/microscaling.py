@@ -1,0 +1,118 @@
+"""Golden model of the concrete formats of the OCP Microscaling (MX) specification, version 1.0.
+
+A block has 32 elements and a scale of E8M0. Section 5.3 of the specification has the table of element formats.
+"""
+
+import dataclasses
+import enum
+
+from sim.golden.features.mx.block_format import BlockFormat, Rounding
+
+__all__ = ["MXFP4_E2M1", "MXFP4_E2M1_UP", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E4M3_UP", "MXFP8_E5M2",
+           "MXINT8", "Element", "Microscaling", "Scale"]
+
+
+class Element(enum.Enum):
+    """Formats of elements: bits of exponent and fraction, and their largest magnitude."""
+
+    INT8 = (1, 6, 0b1_111111)
+    FP8_E4M3 = (4, 3, 0b1111_110)
+    FP8_E5M2 = (5, 2, 0b11110_11)
+    FP6_E2M3 = (2, 3, 0b11_111)
+    FP6_E3M2 = (3, 2, 0b111_11)
+    FP4_E2M1 = (2, 1, 0b11_1)
+
+
+class Scale(enum.Enum):
+    """Rounding of a block's scale: down, floor(log2(max)) - emax, or up, ceil(log2(max / largest))."""
+
+    FLOOR = "floor"
+    UP = "up"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Microscaling(BlockFormat):
+    """One of the formats of OCP MX.
+
+    Parameters
+    ----------
+    element : Element
+    scale : Scale
+    """
+
+    element: Element
+    scale: Scale = Scale.FLOOR
+    rounding: Rounding = Rounding.NEAREST_EVEN
+    seed: int = 1
+
+    block = 32
+    subset = 32
+    exponent_bits = 8
+    difference_bits = 0
+
+    def __post_init__(self) -> None:
+        self.check()
+        if not isinstance(self.element, Element):
+            raise TypeError(f"Element must be an Element, not {self.element!r}")
+        if not isinstance(self.scale, Scale):
+            raise TypeError(f"Scale must be a Scale, not {self.scale!r}")
+
+    @property
+    def above(self) -> int | None:
+        """Fraction of binary32 above which a number raises the scale of its block."""
+        if self.scale is Scale.FLOOR:
+            return None
+        return (self.largest & (1 << self.fraction_bits) - 1) << 23 - self.fraction_bits
+
+    @property
+    def fraction_bits(self) -> int:  # type: ignore[override]
+        """Bits of a magnitude below its field."""
+        return self.element.value[1]
+
+    @property
+    def magnitude_bits(self) -> int:  # type: ignore[override]
+        """Bits of a magnitude."""
+        return sum(self.element.value[:2])
+
+    @property
+    def largest(self) -> int:  # type: ignore[override]
+        """Largest magnitude."""
+        return self.element.value[2]
+
+    @property
+    def top_field(self) -> int:  # type: ignore[override]
+        """Field of the largest magnitude."""
+        return self.largest >> self.fraction_bits
+
+    @property
+    def lowest(self) -> int:  # type: ignore[override]
+        """Smallest exponent of a block, the exponent of the largest element below a scale of 2 ** -127."""
+        if self.complement:
+            return 0
+        bias = (1 << self.element.value[0] - 1) - 1
+        return self.top_field - bias
+
+    @property
+    def complement(self) -> bool:  # type: ignore[override]
+        """Whether elements are in two's complement."""
+        return self.element is Element.INT8
+
+    @property
+    def infinities(self) -> bool:  # type: ignore[override]
+        """Whether the highest field holds infinities and NaNs, as in IEEE 754."""
+        return self.element is Element.FP8_E5M2
+
+    @property
+    def nan_magnitude(self) -> int | None:  # type: ignore[override]
+        """Magnitude that is a NaN, or None."""
+        return 0b1111_111 if self.element is Element.FP8_E4M3 else None
+
+
+MXINT8 = Microscaling(element=Element.INT8)
+MXFP8_E4M3 = Microscaling(element=Element.FP8_E4M3)
+MXFP8_E5M2 = Microscaling(element=Element.FP8_E5M2)
+MXFP6_E2M3 = Microscaling(element=Element.FP6_E2M3)
+MXFP6_E3M2 = Microscaling(element=Element.FP6_E3M2)
+MXFP4_E2M1 = Microscaling(element=Element.FP4_E2M1)
+MXFP8_E4M3_UP = Microscaling(element=Element.FP8_E4M3, scale=Scale.UP)
+MXFP4_E2M1_UP = Microscaling(element=Element.FP4_E2M1, scale=Scale.UP)

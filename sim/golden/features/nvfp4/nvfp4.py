@@ -1,0 +1,131 @@
+"""Golden model of NVFP4: blocks of 16 numbers of E2M1 below a scale of E4M3, and a scale of the whole tensor.
+
+A number of the format is element * block scale * tensor scale. All places where a scale or an element changes are
+exact binary32 numbers, so the model counts how many of them a magnitude reaches, on bit patterns.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import floating
+from sim.golden.features.mx.block_format import BlockFormat, Blocks, Rounding
+from sim.golden.features.mx.random_bits import RandomBits
+
+__all__ = ["NVFP4"]
+
+Bits = npt.NDArray[np.uint32]
+Integers = npt.NDArray[np.int64]
+
+_MAGNITUDE = 0x7FFF_FFFF
+_INFINITE = 0x7F80_0000
+
+#: Code of the largest scale, 448, and of a NaN.
+_LARGEST, _NAN = 126, 127
+#: Magnitudes of E2M1 in units of 0.5, by their codes.
+_ELEMENTS = (0, 1, 2, 3, 4, 6, 8, 12)
+#: Magnitudes of E4M3 in units of 2 ** -9, by their codes.
+_SCALES = tuple((code & 7 | (code > 7) << 3) << max(code >> 3, 1) - 1 for code in range(_NAN))
+
+
+def _binary32(number: int, power: int) -> int:
+    """Bits of an integer of at most 24 bits times a power of two, which is zero or a normal number."""
+    if not number:
+        return 0
+    length = number.bit_length()
+    return (power + length + 126) << 23 | number << 24 - length & 0x7F_FFFF
+
+
+def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
+    """Bits of the least binary32 number that is rounded to each of the numbers but the first, all multiplied.
+
+    Numbers are in units of 2 ** (``power`` + 1). Halfway between two of them, the one whose code is even is taken.
+    """
+    return [_binary32(factor * (low + high), power) + (1 - code % 2)
+            for code, (low, high) in enumerate(itertools.pairwise(numbers))]
+
+
+@functools.cache
+def _tables(power: int) -> tuple[Integers, Integers, Integers]:
+    """Places where scales change, those where elements change by scale, and numbers by scale and element, in bits of
+    binary32."""
+    scales = _steps(_SCALES, 6, power - 10)
+    elements = [_steps(_ELEMENTS, scale, power - 11) for scale in _SCALES[1:]]
+    numbers = [[_binary32(scale * element, power - 10) for element in _ELEMENTS] for scale in _SCALES]
+    return np.array(scales), np.array([[_MAGNITUDE] * 7, *elements]), np.array(
+        [*numbers, [floating.CANONICAL_NAN] * 8])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NVFP4(BlockFormat):
+    """NVFP4 with a tensor scale that is known beforehand.
+
+    The scale of a block is its largest magnitude / 6 / tensor scale, rounded to nearest even, at least 2 ** -9 and at
+    most 448. An element is number / (block scale * tensor scale), rounded to nearest even, at most 6. Quotients are
+    exact. A block with an infinity or a NaN is NaN, with elements of zero.
+
+    Parameters
+    ----------
+    tensor_scale : float
+        A power of two between 2 ** -115 and 2 ** 116: then all numbers of the format are normal ones of binary32.
+    """
+
+    tensor_scale: float = 1.0
+
+    rounding = Rounding.NEAREST_EVEN
+    seed = 1
+    block = 16
+    subset = 16
+    exponent_bits = 8
+    difference_bits = 0
+    magnitude_bits = 3
+    fraction_bits = 1
+    top_field = 3
+    complement = False
+
+    def __post_init__(self) -> None:
+        if self.tensor_scale not in [2.0 ** power for power in range(-115, 117)]:
+            raise ValueError(f"Tensor scale must be a power of two between 2 ** -115 and 2 ** 116, not "
+                             f"{self.tensor_scale!r}")
+
+    @property
+    def power(self) -> int:
+        """Exponent of the tensor scale."""
+        return math.frexp(self.tensor_scale)[1] - 1
+
+    @property
+    def nan(self) -> int:
+        """Scale of a block that is NaN, as stored."""
+        return _NAN
+
+    def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
+        """Quantize elements to blocks; the last block is filled up with +0. Nothing is random."""
+        given = np.asarray(bits, np.uint32)
+        elements = np.zeros((-(-len(given) // self.block), self.block), np.int64)
+        elements.reshape(-1)[:len(given)] = given.astype(np.int64) << (16 if bf16 else 0)
+        magnitudes = elements & _MAGNITUDE
+        largest = magnitudes.max(axis=1, initial=0)
+        special = largest >= _INFINITE
+        at_scale, at_element, _ = _tables(self.power)
+        scales = np.clip(np.searchsorted(at_scale, largest, side="right"), 1, _LARGEST)
+        codes = elements >> 31 << 3 | (
+            magnitudes[:, :, np.newaxis] >= at_element[scales][:, np.newaxis]).sum(axis=2)
+        return Blocks(np.where(special, _NAN, scales), np.zeros((len(elements), 0), np.int64),
+                      np.where(special[:, np.newaxis], 0, codes))
+
+    def dequantise(self, blocks: Blocks, *, bf16: bool = False) -> Bits:
+        """Elements of blocks. The highest bit of a scale is not read."""
+        scales = (blocks.exponents & _NAN)[:, np.newaxis]
+        numbers = _tables(self.power)[2][scales, blocks.codes & 7]
+        signs = np.where(scales == _NAN, 0, blocks.codes >> 3 << 31)
+        elements: Bits = (signs | numbers).astype(np.uint32).reshape(-1)
+        return elements >> np.uint32(16) if bf16 else elements
+
+    def scales(self, exponents: Integers) -> tuple[Integers, Integers]:
+        """Scales as integers in units of their last place; one of elements is 0.5."""
+        field = np.maximum(exponents >> 3, 1)
+        return exponents & 7 | (exponents > 7) << 3, field - 1 - 9 - 1 + self.power

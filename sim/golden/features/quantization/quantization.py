@@ -1,0 +1,157 @@
+"""Golden model of integer inference: exact integers in the hardware's widths."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.features.quantization import arithmetic
+from hdl.features.quantization.arithmetic import Variant
+
+__all__ = ["Layer", "adjusted", "infer", "matrix_vector", "requantize"]
+
+Integers = npt.NDArray[np.int64]
+
+
+def _wrapped(values: npt.ArrayLike) -> Integers:
+    """Wrap integers to the width of an accumulator."""
+    half = 1 << arithmetic.ACCUMULATOR_BITS - 1
+    given = np.asarray(values, np.int64)
+    wrapped: Integers = (given + half) % (2 * half) - half
+    return wrapped
+
+
+def adjusted(codes: npt.ArrayLike, offset: npt.ArrayLike, variant: Variant | str) -> Integers:
+    """Adjusted weights from codes, whose rows are outputs, and one offset for all outputs or one for each."""
+    code, given = np.asarray(codes, np.int64), np.asarray(offset, np.int64)
+    if given.ndim:
+        given = given.reshape(-1, *[1] * (code.ndim - 1))
+    weights: Integers = given + code if Variant(variant) is Variant.MIN else given - code
+    return weights
+
+
+def matrix_vector(codes: npt.ArrayLike, offsets: npt.ArrayLike, variant: Variant | str, x: npt.ArrayLike,
+                  bias: npt.ArrayLike) -> Integers:
+    """Sums of one vector of inputs, or of each row of a batch of them, modulo 2 ** 32."""
+    weights = adjusted(codes, offsets, variant)
+    return _wrapped(np.asarray(bias, np.int64) + np.asarray(x, np.int64) @ weights.T)
+
+
+def requantize(acc: npt.ArrayLike, multiplier: npt.ArrayLike, shift: npt.ArrayLike, low: int, high: int) -> Integers:
+    """Requantize sums: multiply, round half up at a shift, and clamp; a shift of zero does not round."""
+    product = np.asarray(acc, np.int64) * np.asarray(multiplier, np.int64)
+    # The bit below the result, to which a half is added: that itself may have more bits than integers here.
+    scaled: Integers = (2 * product >> np.asarray(shift, np.int64)) + 1 >> 1
+    return np.clip(scaled, low, high)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer: a matrix of codes, and parameters of each output. A single number holds for all outputs.
+
+    Parameters
+    ----------
+    codes : array of int, outputs * inputs
+    offsets : array of int
+        Offset Z of each output.
+    variant : Variant or str
+    bits : int
+        Bits of a code: 4 or 8.
+    bias : array of int
+    multiplier, shift : array of int
+        Scale of each output; ignored in the last layer.
+    relu : bool
+        Outputs are clamped to 0 … 255, in place of -128 … 127.
+    signed : bool
+        Inputs are int8, in place of uint8.
+    last : bool
+        Outputs are the sums themselves.
+    """
+
+    codes: Integers
+    offsets: Integers
+    variant: Variant
+    bits: int
+    bias: Integers
+    multiplier: Integers
+    shift: Integers
+    relu: bool
+    signed: bool
+    last: bool
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codes", np.asarray(self.codes, np.int64))
+        object.__setattr__(self, "variant", Variant(self.variant))
+        if self.codes.ndim != 2 or not self.codes.size:
+            raise ValueError(f"Codes must be a matrix with rows and columns, not {self.codes.shape!r}")
+        for name in ("offsets", "bias", "multiplier", "shift"):
+            given = np.asarray(getattr(self, name), np.int64)
+            if given.ndim > 1 or (given.ndim == 1 and len(given) != self.outputs):
+                raise ValueError(f"{name} must be one number or one for each of {self.outputs} outputs, "
+                                 f"not {given.shape!r}")
+            object.__setattr__(self, name, np.broadcast_to(given, self.outputs))
+        if self.bits not in (4, 8):
+            raise ValueError(f"Bits must be 4 or 8, not {self.bits!r}")
+        offset, weight = 1 << arithmetic.OFFSET_BITS - 1, 1 << arithmetic.ADJUSTED_BITS - 1
+        limits = [("Codes", self.codes, 0, (1 << self.bits) - 1), ("Offsets", self.offsets, -offset, offset - 1),
+                  ("Adjusted weights", self.weights, -weight, weight - 1)]
+        if not self.last:
+            limits += [("Multipliers", self.multiplier, 0, (1 << arithmetic.MULTIPLIER_BITS) - 1),
+                       ("Shifts", self.shift, 1, arithmetic.SHIFT_MAX)]
+        for name, given, low, high in limits:
+            if given.min() < low or given.max() > high:
+                raise ValueError(f"{name} must be {low} to {high}, not {given.min()} to {given.max()}")
+        low, high = self.extremes
+        most = 1 << arithmetic.ACCUMULATOR_BITS - 1
+        if low.min() < -most or high.max() >= most:
+            raise ValueError(f"Sums must be {-most} to {most - 1}, not {low.min()} to {high.max()}")
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the matrix."""
+        return len(self.codes)
+
+    @property
+    def inputs(self) -> int:
+        """Columns of the matrix."""
+        return int(self.codes.shape[1])
+
+    @property
+    def weights(self) -> Integers:
+        """The adjusted weights."""
+        return adjusted(self.codes, self.offsets, self.variant)
+
+    @property
+    def extremes(self) -> tuple[Integers, Integers]:
+        """Lowest and highest sum of each output over all inputs."""
+        weights, (least, most) = self.weights, self.input_limits
+        products = np.stack([weights * least, weights * most])
+        return self.bias + products.min(axis=0).sum(axis=1), self.bias + products.max(axis=0).sum(axis=1)
+
+    @property
+    def input_limits(self) -> tuple[int, int]:
+        """The lowest and the highest input."""
+        return (-128, 127) if self.signed else (0, 255)
+
+    @property
+    def output_limits(self) -> tuple[int, int]:
+        """The lowest and the highest output of a layer that is not the last."""
+        return (0, 255) if self.relu else (-128, 127)
+
+    def outputs_of(self, x: npt.ArrayLike) -> Integers:
+        """Outputs of one vector of inputs, or of each row of a batch."""
+        given = np.asarray(x, np.int64)
+        low, high = self.input_limits
+        if given.size and (given.min() < low or given.max() > high):
+            raise ValueError(f"Inputs must be {low} to {high}, not {given.min()} to {given.max()}")
+        sums = matrix_vector(self.codes, self.offsets, self.variant, given, self.bias)
+        return sums if self.last else requantize(sums, self.multiplier, self.shift, *self.output_limits)
+
+
+def infer(layers: Sequence[Layer], x: npt.ArrayLike) -> Integers:
+    """Outputs of the last layer, for one vector of inputs or each row of a batch."""
+    values = np.asarray(x, np.int64)
+    for layer in layers:
+        values = layer.outputs_of(values)
+    return values

@@ -1,0 +1,238 @@
+"""Golden models of the units that take and send control words, every cycle of each.
+
+Mirrors :mod:`hdl.features.replay.signals`, :mod:`hdl.features.replay.keepalive` and
+:mod:`hdl.features.replay.control_hub`; docs/ring/control_words.md has the formats. What a unit shows in a cycle are
+its attributes and what ``outputs`` gives; ``step`` takes the inputs of the cycle and goes on to the next one.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+__all__ = ["SOURCES", "ControlHub", "KeepAlive", "Message", "Signal", "SignalRelay", "keepalive_word", "marked",
+           "parted"]
+
+#: Nodes of a ring.
+SOURCES = 16
+#: Types of control words.
+_RESTART, _SIGNAL, _KEEPALIVE, _READY = 1, 2, 3, 4
+#: Types of a SIGNAL on a link, by the tenant; place of the tenant in a READY, and in other messages.
+_SIGNALS = (_SIGNAL, 9, 10)
+_READY_PLACE, _PLACE = 9, 28
+
+
+@dataclasses.dataclass(frozen=True)
+class Signal:
+    """Fields of a SIGNAL."""
+
+    source: int
+    queue: int
+    run: int
+    done: int
+
+    @property
+    def word(self) -> int:
+        return _SIGNAL | self.source << 4 | self.queue << 8 | self.run << 10 | self.done << 16
+
+    @classmethod
+    def parse(cls, word: int) -> "Signal | None":
+        """Fields of a word, if it is a SIGNAL."""
+        if word & 15 != _SIGNAL:
+            return None
+        return cls(word >> 4 & 15, word >> 8 & 3, word >> 10 & 63, word >> 16)
+
+
+def keepalive_word(hops: int) -> int:
+    """KEEPALIVE that is handed on to ``hops`` nodes behind the one that gets it."""
+    return _KEEPALIVE | hops << 12
+
+
+class SignalRelay:
+    """The relay of SIGNALs, cycle by cycle.
+
+    Parameters
+    ----------
+    queues : int
+    """
+
+    def __init__(self, *, queues: int) -> None:
+        self.queues = queues
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.o: int | None = None
+        self.count: int | None = None
+        self.current = 0
+        self._passing: collections.deque[int] = collections.deque()
+        self._counts: dict[int, tuple[int, list[int]]] = {}  # of each node: its run, and what it has done there
+        self._silent = SOURCES  # cycles in which the table is still cleared
+        self._away = False
+        self._turn = 0
+        self._sent: tuple[int, list[int]] = (0, [0] * self.queues)
+
+    @property
+    def ready(self) -> int:
+        """Whether a word is taken."""
+        return int(not self._silent and len(self._passing) <= SOURCES)
+
+    def step(self, *, word: int | None = None, ready: int = 1, rank: int = 0, size: int = 0, run: int = 0,
+             done: Sequence[int] = (), of_node: int = 0, of_queue: int = 0, reset_link: int = 0) -> None:
+        """One cycle, with the word on offer and the willingness of the one that takes words."""
+        if reset_link:
+            self.reset()
+            return
+        told, counts = self._counts.get(of_node, (0, [0] * self.queues))
+        self.current = int(not self._silent and run != 0 and told == run)
+        self.count = (counts[of_queue] if of_queue < self.queues else 0) if self.current else None
+
+        came = Signal.parse(word) if word is not None and self.ready else None
+        if came is not None and (came.queue >= self.queues or came.run == 0 or (size and came.source >= size)):
+            came = None
+        own = came is not None and size > 0 and came.source == rank
+        changed = run != self._sent[0] or done[self._turn] != self._sent[1][self._turn]
+        sends = not self._away and changed and run != 0 and size > 1 and not self._silent
+        away, turn = self._away, self._turn
+        if own:
+            self._away = False
+        if self.o is None or ready:
+            self.o = None
+            if sends:
+                counts = list(self._sent[1]) if self._sent[0] == run else [0] * self.queues
+                counts[turn] = done[turn]
+                self._sent, self._away = (run, counts), True
+                self.o = Signal(rank, turn, run, done[turn]).word
+            elif self._passing:
+                self.o = self._passing.popleft()
+            if not away:
+                self._turn = (turn + 1) % self.queues
+        if came is not None and word is not None and not own:
+            self._passing.append(word)
+            told, counts = self._counts.get(came.source, (0, [0] * self.queues))
+            counts = list(counts) if told == came.run else [0] * self.queues
+            counts[came.queue] = came.done
+            self._counts[came.source] = came.run, counts
+        self._silent = max(self._silent - 1, 0)
+
+
+class KeepAlive:
+    """The sender of KEEPALIVEs, cycle by cycle."""
+
+    #: Cycles of work for each KEEPALIVE.
+    PERIOD = 1024
+
+    def __init__(self) -> None:
+        self.o: int | None = None
+        self._due: int | None = None  # hops of the next one
+        self._count = 0
+
+    @staticmethod
+    def hops(word: int | None) -> int | None:
+        """Hops of a KEEPALIVE; None if the word is not one."""
+        if word is None or word & 15 != _KEEPALIVE or word >> 4 & 0xFF or word >> 16:
+            return None
+        return word >> 12 & 15
+
+    def step(self, *, word: int | None = None, ready: int = 1, at_work: int = 0, size: int = 0) -> None:
+        """One cycle, with the word on offer and the willingness of the one that takes words."""
+        if self.o is None or ready:
+            self.o = None if self._due is None else keepalive_word(self._due)
+            self._due = None
+        hops = self.hops(word)
+        if at_work and self._count == self.PERIOD - 1 and size > 1:
+            self._due = (size - 1) % SOURCES
+        elif hops:
+            self._due = max(hops - 1, -1 if self._due is None else self._due)
+        self._count = (self._count + 1) % self.PERIOD if at_work else 0
+
+
+def marked(word: int, tenant: int) -> int:
+    """First word of a message of a tenant, as links have it."""
+    if word & 15 == _SIGNAL:
+        return word & ~15 | _SIGNALS[tenant]
+    place = _READY_PLACE if word & 15 == _READY else _PLACE
+    return word & ~(3 << place) | tenant << place
+
+
+def parted(word: int) -> tuple[int | None, int]:
+    """Tenant of the first word of a message on a link, None if there is none, and the word without its mark."""
+    if word & 15 in _SIGNALS:
+        return _SIGNALS.index(word & 15), word & ~15 | _SIGNAL
+    place, zeros = (_READY_PLACE, word >> _READY_PLACE & 0x7F) if word & 15 == _READY else (_PLACE, word >> _PLACE)
+    return (zeros if zeros < len(_SIGNALS) else None), word & ~(3 << place)
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """A word of a message, and its place in it."""
+
+    data: int
+    first: int
+    last: int
+
+
+class ControlHub:
+    """The dispatch of control words, cycle by cycle.
+
+    Parameters
+    ----------
+    takes : sequence of sequence of int
+        Types that each unit takes.
+    tenant : int, optional
+        Tenant whose messages are handed to units, and sent. Without, messages have no marks.
+    """
+
+    def __init__(self, *, takes: Sequence[Sequence[int]], tenant: int | None = None) -> None:
+        self.tenant = tenant
+        self._owners = {int(type): unit for unit, types in enumerate(takes) for type in types}
+        self._units = len(takes)
+        self.o: int | None = None
+        self._left = 0  # words of the message that follow
+        self._unit: int | None = None
+        self._sender: int | None = None  # of a message that has begun
+
+    def handed(self, word: int) -> tuple[int | None, Message]:
+        """The unit that is offered a word, if any, and what it sees."""
+        if self._left:
+            return self._unit, Message(word, 0, int(self._left == 1))
+        foreign = False
+        if self.tenant is not None:
+            found, word = parted(word)
+            foreign = found != self.tenant
+        type = word & 15
+        single = type in (_RESTART, _SIGNAL, _READY)
+        damaged = not single and word >> 28
+        follow = 0 if single or damaged else word >> 4 & 0xFF
+        return (None if damaged or foreign else self._owners.get(type)), Message(word, 1, int(follow == 0))
+
+    def ready(self, word: int, takes: Sequence[int]) -> int:
+        """Whether a word is taken from the link."""
+        unit, _ = self.handed(word)
+        return 1 if unit is None else takes[unit]
+
+    def granted(self, offers: Sequence[Message | None], ready: int) -> int | None:
+        """The unit that may send in this cycle, if any."""
+        if self.o is not None and not ready:
+            return None
+        if self._sender is not None:
+            return self._sender
+        return next((unit for unit, offer in enumerate(offers) if offer is not None), None)
+
+    def step(self, *, word: int | None = None, takes: Sequence[int], offers: Sequence[Message | None],
+             ready: int = 1, reset_link: int = 0) -> None:
+        """One cycle, with the link's word, the willingness of units and of the link, and the words of units."""
+        if word is not None and self.ready(word, takes):
+            unit, seen = self.handed(word)
+            if seen.first:
+                self._left = 0 if seen.last else word >> 4 & 0xFF
+            else:
+                self._left -= 1
+            self._unit = unit
+        unit = self.granted(offers, ready)
+        if self.o is None or ready:
+            self.o = None
+        if unit is not None and (offer := offers[unit]) is not None:
+            self.o = offer.data if self.tenant is None or not offer.first else marked(offer.data, self.tenant)
+            self._sender = None if offer.last else unit
+        if reset_link:
+            self._left, self._sender, self.o = 0, None, None

@@ -1,0 +1,197 @@
+"""Model of the cycles of a fused update whose packets are sent in slots.
+
+In slots (docs/ring/slots.md), superframes follow each other: a lap that collects records, one that grants S slots of
+the longest packet and a gap, and these. S is the least of 16, the room of each node, and the most packets that one
+has left: were it the fewest, a node that has lost a slot could not send its last packets. In each slot a node sends
+its next packet, if that is there as a whole; if not, the slot is lost. Before the first packet a node has none to
+send unless it will be whole when slots begin. Constants of a hop are those of :mod:`sim.golden.ring_cycles`, which
+are those of the gateware; of laps and slots those of hdl/features/slots/.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from sim.golden import interleaved
+from sim.golden.features.slots.slots import GAP, MESSAGE_CYCLES, MOST_SLOTS
+from sim.golden.interleaved import GATHER, SCATTER, Packet
+from sim.golden.ring import GROUP, PACKET_OVERHEAD, segment_indices
+from sim.golden.ring_cycles import ADDER, BEGIN, BURST, END, HOP
+
+__all__ = ["DENSE", "MX9", "Form", "SlotRun", "slot_cycles"]
+
+#: Cycles of a control word from node to node, beside those on the wires, and from the end of both laps to the slots.
+CONTROL_HOP, MARGIN = 8, 16
+#: Slots between messages.
+_MESSAGE_EVERY = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Form of packets.
+
+    Parameters
+    ----------
+    scatter, gather : tuple of float
+        Words of a packet's payload in either phase: for each element, and for each group of 32 that has begun.
+    adds : int
+        Cycles by which a sum leaves a node behind what comes in.
+    encodes : int
+        The same of new weights, behind the optimizer.
+    """
+
+    scatter: tuple[float, float] = (1, 1)
+    gather: tuple[float, float] = (1, 0)
+    adds: int = ADDER
+    encodes: int = 0
+
+    def words(self, phase: str, elements: int) -> int:
+        """Words of a packet."""
+        each, group = self.scatter if phase == SCATTER else self.gather
+        return round(each * elements + group * -(-elements // GROUP)) + PACKET_OVERHEAD
+
+
+#: Dense gradients in zero-value form and weights as they are; both in blocks of mx9, whose codecs take about as long
+#: as a round trip of theirs (docs/ring/collective/figures.md), and the adder.
+DENSE, MX9 = Form(), Form(scatter=(0, 9), gather=(0, 9), adds=35, encodes=20)
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotRun:
+    """Cycles of an update in slots, superframes, slots of all of them, and those in which some node sent nothing."""
+
+    cycles: int
+    superframes: int
+    slots: int
+    lost: int
+
+
+class _Node:
+    """Packets of a node, and what has become of them."""
+
+    def __init__(self, words: Sequence[int]) -> None:
+        self.words = words
+        self.ends = [sum(words[:number + 1]) for number in range(len(words))]  # words up to the end of each
+        self.whole: list[int] = []  # cycle in which each is there
+        self.begun: list[int] = []  # cycle in which each is sent
+        self.left: list[int] = []  # cycle in which each packet that was received has left the ingress
+        self.source: dict[Packet, int] = {}  # cycle in which the last word of a packet can be there
+        self.drained = [BEGIN, BEGIN]  # of the last two bursts
+
+
+def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: int = 16, segment: int = 256,
+                room: int = 24, egress_words: int = 1024, update_rate: float = 1.0, messages: bool = False,
+                form: Form = DENSE, laps: int = 2) -> SlotRun:
+    """Cycles of a fused update in slots.
+
+    Parameters
+    ----------
+    length, nodes : int
+        Elements; nodes of the ring, 2 or more.
+    interleaves : bool
+        Whether the order is that of :mod:`sim.golden.interleaved`.
+    latency, segment : int
+        Cycles of a link's wires; elements of a segment.
+    room : int
+        Packets that an ingress holds.
+    egress_words : int
+        Words that wait for their slot.
+    update_rate : float
+        Elements per cycle of the optimizer.
+    messages : bool
+        Whether there are slots for messages.
+    form : Form
+    laps : int
+        Laps before slots: 2, or 1 where all nodes send their records at once, or 0 where those pass before.
+    """
+    if nodes < 2:
+        raise ValueError(f"Ring must have 2 nodes or more, not {nodes!r}")
+    steps = nodes - 1
+    blocks = [[len(index) for index in one] for one in segment_indices(length, nodes, segment)]
+    segments = len(blocks[0])
+    packets = interleaved.order(segments, steps, steps) if interleaves else interleaved.blockwise(segments, steps)
+
+    def elements(rank: int, packet: Packet) -> int:
+        phase, number, step = packet
+        return blocks[(rank + (phase == GATHER) - step) % nodes][number]
+
+    ring = [_Node([form.words(packet[0], elements(rank, packet)) for packet in packets]) for rank in range(nodes)]
+    longest = max((max(node.words) for node in ring if packets), default=0)
+    lap = nodes * (latency + CONTROL_HOP) + nodes + 2
+
+    def prepare(node: _Node) -> None:
+        """Find out when packets are whole, as far as is known: they come one behind the other, into a queue."""
+        while len(node.whole) < len(packets):
+            number = len(node.whole)
+            phase, _, step = packets[number]
+            if step or phase == GATHER:
+                if packets[number] not in node.source:
+                    return
+                there = node.source[packets[number]]
+            else:
+                there = 0
+            needed = node.ends[number] - egress_words  # words that have to be gone
+            if needed > 0:
+                first = next(index for index, end in enumerate(node.ends) if end >= needed)
+                if first >= len(node.begun):
+                    return
+                there = max(there, node.begun[first] + needed - node.ends[first] + node.words[first] + 3)
+            before = node.whole[-1] if node.whole else BEGIN
+            node.whole.append(max(there, before + node.words[number]))
+
+    def receive(rank: int, packet: Packet, begun: int, words: int) -> int:
+        """A packet comes from the predecessor; returns the cycle in which it has left the ingress."""
+        node, (phase, number, step) = ring[rank], packet
+        end = begun + HOP + latency + words
+        if step < steps - 1:
+            end += form.adds if phase == SCATTER else 0
+            node.source[phase, number, step + 1] = end
+        elif phase == SCATTER:  # one burst at a time, and a bank that waits
+            count = elements(rank, (GATHER, number, 0))
+            burst = max(end, node.drained[-1])
+            end = max(end, node.drained[-2])
+            node.drained = [node.drained[-1], burst + round(count / update_rate)]
+            node.source[GATHER, number, 0] = node.drained[-1] + BURST + form.encodes
+        node.left.append(end)
+        return end
+
+    for node in ring:
+        prepare(node)
+    free, last, superframes, slots, lost = 0, 0, 0, 0, 0  # the cycle in which rank 0 may ask for records
+    while any(len(node.begun) < len(packets) for node in ring):
+        begin = free + laps * lap + (MARGIN if laps else 0)
+        pending, rooms = 0, MOST_SLOTS
+        for rank, node in enumerate(ring):
+            # In the last of two laps a record is passed on; else it is sent at the end of the node's slots.
+            sampled = free + rank * (latency + (CONTROL_HOP if laps > 1 else 1))
+            held = len(ring[rank - 1].begun) - sum(cycle <= sampled for cycle in node.left)
+            starts = node.begun or node.whole[0] < begin + rank * (latency + 1)
+            pending = max(pending, len(packets) - len(node.begun) if starts else 0)
+            rooms = min(rooms, room - held)
+        count = min(pending, rooms)
+        superframes += 1
+        for place in range(count):
+            slots += 1
+            full = True
+            for rank, node in enumerate(ring):
+                at = begin + rank * (latency + 1)
+                number = len(node.begun)
+                if number < len(node.whole) and node.whole[number] < at:
+                    node.begun.append(at)
+                else:
+                    full &= number == len(packets)
+            lost += not full
+            for rank, node in enumerate(ring):
+                behind = (rank + 1) % nodes
+                for number in range(len(ring[behind].left), len(node.begun)):
+                    last = max(last, receive(behind, packets[number], node.begun[number], node.words[number]))
+            for node in ring:
+                prepare(node)
+            begin += longest + GAP
+            if messages and (place % _MESSAGE_EVERY == _MESSAGE_EVERY - 1 or place == count - 1):
+                begin += MESSAGE_CYCLES
+        if not count:
+            begin = max(begin + messages * MESSAGE_CYCLES, free + lap)
+        free = begin
+        if superframes > 100 * len(packets) + 100:
+            raise RuntimeError("Update in slots must end")
+    return SlotRun(last + END, superframes, slots, lost)

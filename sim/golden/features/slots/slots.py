@@ -1,0 +1,334 @@
+"""Golden models of slots: the records of nodes, the table that follows from them, and what uses it, cycle by cycle.
+
+Mirrors hdl/features/slots/; docs/ring/slots.md has the rules.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+from sim.golden.features.replay.control_words import Message
+from sim.golden.features.slots.messages import check_after
+
+__all__ = ["GAP", "MESSAGE_CYCLES", "MOST_SLOTS", "Path", "Record", "RecordLaps", "Sender", "Slot", "SlotTable",
+           "Table", "Wires", "plan"]
+
+_LAP, _RECORD = 7, 8
+#: Slots of a superframe, cycles between packets of two slots, and cycles of a slot for messages.
+MOST_SLOTS, GAP, MESSAGE_CYCLES = 16, 4, 72
+_GROUP = 4
+_HOP, _MARGIN = 8, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """Record that a node gives the others: packets that it has for its successor and room for those of its
+    predecessor, in packets, the words of the longest, and whether it has a message."""
+
+    pending: int = 0
+    room: int = 0
+    longest: int = 0
+    wants: int = 0
+
+    @property
+    def bits(self) -> int:
+        return self.pending | self.room << 5 | self.longest << 10 | self.wants << 22
+
+    def word(self, rank: int, odd: int) -> int:
+        """Word of the record of a rank, for a table that is odd or not."""
+        return _RECORD | rank << 4 | odd << 8 | self.bits << 9
+
+    @classmethod
+    def parse(cls, word: int) -> "Record":
+        """Record in such a word."""
+        return cls(word >> 9 & 31, word >> 14 & 31, word >> 19 & 0xFFF, word >> 31)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Slots for packets, words of the longest, the rank beside 0 that has messages, or 0, and whether that one has
+    the first slot for them."""
+
+    slots: int = 0
+    longest: int = 0
+    other: int = 0
+    odd: int = 0
+
+    @classmethod
+    def of(cls, records: Sequence[Record], number: int, *, ranks: Sequence[int] | None = None) -> "Table":
+        """Table that follows from the records of all ranks, in any order if these are given."""
+        wanting = sorted(rank for rank, record in zip(ranks or range(len(records)), records, strict=True)
+                         if record.wants and rank)
+        most = max(record.pending for record in records)
+        return cls(min(MOST_SLOTS, most, *(record.room for record in records)),
+                   max(record.longest for record in records), wanting[0] if wanting else 0, number % 2)
+
+    @property
+    def bits(self) -> int:
+        return self.slots | self.longest << 5 | self.other << 17 | self.odd << 21
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """Cycles of a slot, and the rank whose message it is for; every node has a packet in one without."""
+
+    cycles: int
+    owner: int | None = None
+
+    def drives(self, rank: int) -> bool:
+        """Whether a node sends its own."""
+        return self.owner in (None, rank)
+
+    def passes(self, rank: int) -> bool:
+        """Whether a node hands on what comes in: messages end at rank 0."""
+        return self.owner is not None and self.owner < rank
+
+
+def plan(table: Table, *, messages: bool = True) -> list[Slot]:
+    """Slots of a superframe: behind every four for packets, and behind the last, comes one for messages, if any."""
+    if not messages:
+        return [Slot(table.longest + GAP)] * table.slots
+    slots, odd = [], table.odd
+    for first in range(0, max(table.slots, 1), _GROUP):
+        slots += [Slot(table.longest + GAP)] * min(_GROUP, table.slots - first)
+        slots.append(Slot(MESSAGE_CYCLES, table.other if odd else 0))
+        odd ^= 1
+    return slots
+
+
+class SlotTable:
+    """The slots of a node by its TIME: ``slot`` is on from ``begin`` to the next one, and None without."""
+
+    def __init__(self, *, messages: bool = True) -> None:
+        self._messages = messages
+        self._boundary = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the table."""
+        self.slot: Slot | None = None
+        self.begin = self.over = 0
+        self._left: list[Slot] | None = None
+
+    @property
+    def active(self) -> int:
+        """Whether there is a slot, or will be one."""
+        return int(self._left is not None)
+
+    def left(self, time: int) -> int:
+        """Cycles before the first slot, or the next one, less 1."""
+        return self._boundary - time - 1 & 0xFFFF
+
+    def step(self, *, time: int, table: Table = Table(), granted: int = 0, target: int = 0, sets: int = 0,
+             gap: int = 0, reset_link: int = 0) -> None:
+        """One cycle at a time, with a table that counts from another one."""
+        self.begin = self.over = 0
+        if self._left is None:
+            if granted:
+                self._left = plan(table, messages=self._messages)
+            if sets:
+                self._left, self._boundary = [], target
+        elif not (time - self._boundary) & 0x8000:
+            if self._left:
+                self.slot = self._left.pop(0)
+                self.begin = 1
+                self._boundary = (self._boundary + self.slot.cycles) & 0xFFFF
+            else:
+                self.slot = self._left = None
+                self.over, self._boundary = 1, self._boundary + gap & 0xFFFF
+        if reset_link:
+            self.reset()
+
+
+class RecordLaps:
+    """The laps of records, cycle by cycle: all send theirs when slots are over, the first time as LAP says."""
+
+    def __init__(self) -> None:
+        self.gap = self._odd = 0
+        self._said = 0  # the last word that was offered
+        self.reset()
+        self.table = Table()
+
+    def reset(self) -> None:
+        """Forget what is under way."""
+        self.o: Message | None = None
+        self.granted = self.home = self.sets = 0
+        self.gathers = False
+        self._calls = False  # LAP is to be offered
+        self._sent = False  # the own record
+        self._due = False  # rank 0 may send it
+        self._folded: list[tuple[int, Record]] = []  # records that have come, with their ranks
+        self._turn: list[int] = []  # ranks whose records are to come
+        self._final = self._checks = False  # all have; and a cycle later
+
+    def target(self, rank: int, way: int) -> int:
+        """Low bits of the time at which slots are over, while it is set."""
+        return (self._said >> 17 << 3) + (way if rank else 0) & 0xFFFF
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self.sets) or self._final or self._checks
+
+    def ready(self, ready: int) -> int:
+        """Whether a word is taken."""
+        return int((self.o is None or bool(ready)) and not self._calls and not self._busy
+                   and (self._sent or not self.gathers))
+
+    def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
+             record: Record = Record(), ask: int = 0, over: int = 0, left: int = 0, time: int = 0, valid: int = 0,
+             way: int = 0, error: int = 0, reset_link: int = 0) -> None:
+        """One cycle, with the word on offer, the willingness of the one that takes words, the slots and the clock."""
+        taken = word.data if word is not None and self.ready(ready) else None
+        gathers, odd, sets, checks = self.gathers, self._odd, self.sets, self._checks
+        opens = bool(over) and not gathers and not self._busy
+        self.granted = int(checks and bool(valid) and 2 <= left < 1 << 15)
+        self.home = int(rank == 0 and taken is not None and taken & 15 == _LAP)
+        if checks:
+            self.table = Table.of([one for _, one in self._folded], odd, ranks=[of for of, _ in self._folded])
+        if sets:
+            self.gap, self._odd = self._said >> 5 & 0xFFF, self._said >> 4 & 1
+        if sets or checks or left >> 15:
+            self.gathers = False
+        self._checks, self._final, self.sets = self._final, False, 0
+        if self.o is None or ready:
+            offers = None
+            if self._calls:
+                gap = way - error + size * _HOP + _MARGIN & 0xFFF
+                begin = (time >> 3) + size + 2 & 0x1FFF
+                offers = _LAP | odd << 4 | gap << 5 | begin << 17
+                self._calls, self.sets = False, valid
+            elif gathers and not self._sent and (rank or self._due):
+                offers, self._sent = record.word(rank, odd), True
+                self._fold(offers)
+            elif taken is not None and taken & 15 == _LAP and rank:
+                offers, self.sets = taken, valid
+            elif (taken is not None and taken & 15 == _RECORD and gathers and taken >> 4 & 15 == self._turn[0]
+                    and taken >> 8 & 1 == odd):
+                self._fold(taken)
+                self._final = not self._turn
+                offers = taken if self._turn else None
+            self.o = None if offers is None else Message(offers, 1, 1)
+            self._said = self._said if offers is None else offers
+        self._due = left >> 1 == size * 4 or word is not None
+        self._calls |= bool(ask) and rank == 0
+        if opens:
+            self.gathers, self._sent, self._folded = True, False, []
+            self._odd ^= 1
+            self._turn = [(rank - n) % size for n in range(size)]
+        if reset_link:
+            self.reset()
+
+    def _fold(self, word: int) -> None:
+        """A record goes into the table."""
+        self._turn = self._turn[1:]
+        self._folded.append((word >> 4 & 15, Record.parse(word)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Wires:
+    """Wires that lead forward on a link with replay."""
+
+    valid: int = 0
+    data: int = 0
+    last: int = 0
+    kind: int = 0
+    check: int = 0
+
+
+class Sender:
+    """Packets that wait; one starts only as a whole. ``least`` are the words of the shortest."""
+
+    def __init__(self, depth: int, *, least: int = 2) -> None:
+        self._depth, self._least = depth, least
+        self._words: collections.deque[tuple[int, int]] = collections.deque()
+        self.whole = 0
+        self._ended = 0
+        self.word: tuple[int, int] | None = None  # that leaves in this cycle: data, and whether it is the last
+
+    @property
+    def ready(self) -> int:
+        return int(len(self._words) < self._depth)
+
+    def goes(self, start: bool) -> bool:
+        """Whether a packet begins to be sent."""
+        return start and self.whole > 0 and self.word is None
+
+    def follows(self, start: bool) -> bool:
+        """Whether a word leaves in the next cycle."""
+        return self.goes(start) or (self.word is not None and not self.word[1])
+
+    def step(self, entering: tuple[int, int] | None, start: bool) -> None:
+        ready, goes = self.ready, self.goes(start)
+        self.word = self._words.popleft() if self.follows(start) else None
+        ended = 0
+        if entering is not None and ready:
+            self._words.append(entering)
+            ended = entering[1]
+        if self._least == 1:  # counted a cycle later
+            ended, self._ended = self._ended, ended
+        self.whole += ended - goes
+
+
+class Path:
+    """The way of slots through a node, cycle by cycle: packets of its own, those that pass, and those that come.
+
+    A word of a packet is its data, and whether it is the last.
+    """
+
+    MESSAGE_TYPE = 3
+
+    def __init__(self, *, depth: int, message_depth: int = 128) -> None:
+        self.wires, self.line, self.lost = Wires(), 0, 0
+        self.senders = Sender(depth), Sender(message_depth, least=1)
+        self._due: int | None = None
+        self._inside: tuple[bool, bool, bool] | None = None  # what comes passes, is a message, is meant for here
+        self._check = self._checked = 0  # of what is on the wires; the one that goes
+        # A word of an own message is on the wires; it is the last one; its check is the next there.
+        self._counts = self._ends = self._checks = False
+
+    @property
+    def left(self) -> int:
+        """Whether a packet of this node begins to be sent."""
+        return int(self.senders[0].goes(self._due == 0))
+
+    @property
+    def hush(self) -> int:
+        """Whether the transmitter must have no word in the next cycle."""
+        follows = any(sender.follows(self._due == n) for n, sender in enumerate(self.senders))
+        return int(follows or self.senders[1].word is not None or self._ends)
+
+    def comes(self, came: Wires, *, passes: int, rank: int) -> tuple[bool, bool, bool]:
+        """Fate of the word of a packet on the wires: it passes, has arrived, is heard."""
+        if not came.valid or came.kind:
+            return False, False, False
+        on, message, mine = self._inside or (bool(passes), came.data & 15 == self.MESSAGE_TYPE,
+                                             came.data >> 4 & 15 == rank)
+        return on, not message and not on, message and mine
+
+    def step(self, *, came: Wires = Wires(), own: Wires = Wires(), line: int = 0, starts: int = 0, drives: int = 0,
+             passes: int = 0, message: int = 0, rank: int = 0,
+             entering: Sequence[tuple[int, int] | None] = (None, None)) -> None:
+        """One cycle, with what comes, what the transmitter sends, the level of the receiver's line, the slot, and
+        words of packets and of messages that are to be kept."""
+        on, _, _ = self.comes(came, passes=passes, rank=rank)
+        packet, said = (sender.word for sender in self.senders)
+        sends = packet is not None or said is not None or self._checks
+        after, checked, checks = check_after(self._check, self.wires.data), self._checked, self._checks
+        self._check = after if self._counts else 0
+        self._checked, self._checks = after if self._ends else 0, self._ends
+        self._counts, self._ends = said is not None, said is not None and bool(said[1])
+
+        self.lost, self.line = int(sends and on), line
+        if sends:  # never more than one, in slots of a table
+            data = (packet[0] if packet else 0) | (said[0] if said else 0) | checked
+            self.wires = Wires(1, data, int(checks or bool(packet and packet[1])), 0, own.check)
+        elif on:
+            self.wires = Wires(1, came.data, came.last, 0, own.check)
+        else:
+            self.wires = own if own.valid else Wires(check=own.check)
+        if came.valid and not came.kind:
+            first = on, came.data & 15 == self.MESSAGE_TYPE, came.data >> 4 & 15 == rank
+            self._inside = None if came.last else self._inside or first
+        for number, (sender, word) in enumerate(zip(self.senders, entering, strict=True)):
+            sender.step(word, self._due == number)
+        self._due = message if starts and drives else None

@@ -1,0 +1,94 @@
+"""Golden model of the codec of weights by tables of exponents and fractions."""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden.codecs import Span, codebook_of
+from sim.golden.features.table.lookup_table import LookupTable
+from sim.golden.planes import GROUP
+
+__all__ = ["TableCodec"]
+
+Bits = npt.NDArray[np.uint32]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableCodec:
+    """Weights by tables: exact sign and exponent, and the centroid nearest to the fraction.
+
+    Parameters
+    ----------
+    code : int
+    centroids : int
+        Centroids of fractions.
+    codebook : tuple of int
+        Fractions, in ascending order; by default all are zero.
+    """
+
+    code: int
+    centroids: int
+    codebook: tuple[int, ...] = ()
+
+    weights = True
+    gradients = False
+    exact = False
+    sums_coded = False
+    block = GROUP
+
+    @property
+    def table(self) -> LookupTable:
+        """Parameters of the format."""
+        return LookupTable(mantissas=self.centroids, centroids=True, loaded=True)
+
+    @property
+    def codebook_words(self) -> int:
+        """Words of a node's codebook: bounds, an unused word, and centroids."""
+        return 2 * self.centroids
+
+    def most_words(self, count: int) -> int:
+        """Return the words of a packet of ``count`` elements of which no two exponents are the same."""
+        return self.table.words(count, min(count, 256)) if count else 0
+
+    def bind(self, centroids: npt.ArrayLike) -> "TableCodec":
+        """Return the codec with a codebook: fractions in ascending order."""
+        given = codebook_of(centroids, self.centroids)
+        self.table.bounds(given)
+        return dataclasses.replace(self, codebook=given)
+
+    @property
+    def _codebook(self) -> tuple[int, ...]:
+        return self.codebook or (0,) * self.centroids
+
+    def encode(self, bits: npt.ArrayLike) -> Bits:
+        """Return the words of a packet of elements; none of no element."""
+        given = np.asarray(bits, np.uint32)
+        return self.table.encode(given, self._codebook) if len(given) else np.zeros(0, np.uint32)
+
+    def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
+        """Return the elements of a packet: ``count``, or whole groups."""
+        given = np.asarray(words, np.uint32)
+        return self.table.decode(given, count, self._codebook) if len(given) else np.zeros(0, np.uint32)
+
+    def span(self, words: npt.ArrayLike, count: int) -> Span:
+        """Return the extent of a packet of ``count`` elements in given words; a unit is a group.
+
+        A word is wrong if its exponents do not ascend.
+        """
+        given = np.asarray(words, np.uint32)
+        groups = -(-count // GROUP)
+        if not groups:
+            return 0, 0, False
+        exponents: list[int] = []
+        for place, exponent in enumerate(given.astype("<u4").view(np.uint8).tolist()):
+            if exponents and exponent < exponents[-1]:
+                return place // 4, groups, True
+            if exponents and exponent == exponents[-1]:
+                break
+            exponents.append(exponent)
+        else:
+            return len(given), groups, False
+        width, start = self.table.code_width(len(exponents)), place // 4 + 1
+        whole = min((len(given) - start) // width, groups)
+        return min(len(given), start + width * groups), groups - whole, False

@@ -1,0 +1,154 @@
+"""Golden model of bfloat16 without loss: codes of exponents, words, and elements."""
+
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import planes
+
+__all__ = ["Code", "PrefixCode", "code_lengths"]
+
+Bits = npt.NDArray[np.uint32]
+Integers = npt.NDArray[np.int64]
+
+_SYMBOLS = 16
+_LONGEST = 6
+
+
+def code_lengths(counts: npt.ArrayLike, longest: int) -> Integers:
+    """Code lengths of the shortest prefix code whose lengths do not exceed a limit (package-merge)."""
+    given = [int(count) for count in np.asarray(counts)]
+    if len(given) < 2 or len(given) > 1 << longest:
+        raise ValueError(f"Symbols must be 2 to {1 << longest}, not {len(given)!r}")
+    coins = sorted((count, symbol, (symbol,)) for symbol, count in enumerate(given))
+    packages: list[tuple[int, int, tuple[int, ...]]] = []
+    for _ in range(longest):
+        packages = list(heapq.merge(coins, packages))
+        packages = [(a[0] + b[0], len(given), a[2] + b[2])
+                    for a, b in zip(packages[::2], packages[1::2], strict=False)]
+    chosen = list(itertools.chain.from_iterable(package[2] for package in packages[:len(given) - 1]))
+    return np.bincount(chosen, minlength=len(given))
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """Code of fifteen exponents: the lengths of their codes and, last, of the escape.
+
+    Lengths ascend, from 1 to 6 at most, and all codes are used.
+    """
+
+    exponents: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.exponents) != _SYMBOLS - 1 or len(set(self.exponents)) != _SYMBOLS - 1:
+            raise ValueError(f"Exponents must be 15 different ones, not {self.exponents!r}")
+        if min(self.exponents) < 0 or max(self.exponents) > 255:
+            raise ValueError(f"Exponents must be of eight bits, not {self.exponents!r}")
+        lengths = self.lengths
+        ascending = list(lengths) == sorted(lengths)
+        if len(lengths) != _SYMBOLS or min(lengths) < 1 or max(lengths) > _LONGEST or not ascending:
+            raise ValueError(f"Lengths must be 16 from 1 to 6 in ascending order, not {lengths!r}")
+        if sum((1 << _LONGEST) >> length for length in lengths) != 1 << _LONGEST:
+            raise ValueError(f"Lengths must be those of a complete code, not {lengths!r}")
+
+    @classmethod
+    def fitted(cls, elements: npt.ArrayLike, *, longest: int = 6) -> "Code":
+        """Fit the shortest code to elements. With ``longest`` 4, every code has four bits."""
+        counts = np.bincount(np.asarray(elements, np.uint32) >> 7 & 0xFF, minlength=256)
+        order = np.argsort(-counts, kind="stable")[:_SYMBOLS - 1]
+        escapes = counts.sum() - counts[order].sum()
+        lengths = code_lengths([*counts[order], 0], longest)
+        # The escape takes the longest code, whose symbols are the least common ones.
+        if escapes > counts[order[-1]]:
+            lengths = np.sort(code_lengths([*counts[order], escapes], longest))
+        ranks = np.argsort(lengths[:-1], kind="stable")
+        return cls(tuple(int(exponent) for exponent in order[ranks]), tuple(sorted(int(n) for n in lengths)))
+
+    @property
+    def codes(self) -> list[str]:
+        """Codes as strings of bits."""
+        number, before = 0, 0
+        codes = []
+        for length in self.lengths:
+            number <<= length - before
+            codes.append(f"{number:0{length}b}")
+            number, before = number + 1, length
+        return codes
+
+    @property
+    def words(self) -> Bits:
+        """Words of the table in a packet."""
+        lengths = np.array(self.lengths, np.uint8)
+        return planes.bytes_to_words(np.concatenate([
+            np.array([*self.exponents, 0], np.uint8), lengths[::2] | lengths[1::2] << 4]))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrefixCode:
+    """Packets of bfloat16 elements, one per beat; there is no parameter to choose."""
+
+    table_words = 6
+
+    def words(self, lengths: Sequence[int]) -> int:
+        """Return the words of a packet of elements whose codes have the given lengths, escaped exponents and end
+        included: a byte of sign and fraction comes with each."""
+        return self.table_words + (sum(lengths) + 8 * len(lengths) + 31) // 32
+
+    def encode(self, elements: npt.ArrayLike, code: Code) -> Bits:
+        """Compress one or more encodings of BF16."""
+        given = np.asarray(elements, np.uint32)
+        if not len(given):
+            raise ValueError("Elements must be at least one, not none")
+        *known, escape = code.codes
+        of = dict(zip(code.exponents, known, strict=True))
+
+        def backwards(value: int) -> str:
+            return f"{value:08b}"[::-1]
+
+        parts = []
+        for element in given.tolist():
+            exponent = element >> 7 & 0xFF
+            parts += [backwards(element & 0x7F | element >> 15 << 7), of.get(exponent, escape + backwards(exponent))]
+        parts += [backwards(0), escape, backwards(code.exponents[0])]
+        bits = np.frombuffer("".join(parts).encode(), np.uint8) & 1
+        return np.concatenate([code.words, planes.bytes_to_words(np.packbits(bits, bitorder="little"))])
+
+    def decode(self, words: npt.ArrayLike) -> Bits:
+        """Elements of a packet."""
+        given = np.asarray(words, np.uint32)
+        data = given[:6].astype("<u4").view(np.uint8)
+        lengths = [int(byte) >> shift & 15 for byte in data[16:] for shift in (0, 4)]
+        code = Code(tuple(data[:15].tolist()), tuple(lengths))
+        symbols = {bits: symbol for symbol, bits in enumerate(code.codes)}
+        text = "".join(f"{int(word):032b}"[::-1] for word in given[6:])
+        place = 0
+
+        def take(count: int) -> str:
+            nonlocal place
+            place += count
+            if place > len(text):
+                raise ValueError("Packet must tell its end, not end before")
+            return text[place - count:place]
+
+        elements = []
+        while True:
+            raw = int(take(8)[::-1], 2)
+            bits = take(1)
+            while bits not in symbols:
+                bits += take(1)
+            if symbols[bits] < _SYMBOLS - 1:
+                exponent = code.exponents[symbols[bits]]
+            else:
+                exponent = int(take(8)[::-1], 2)
+                if exponent == code.exponents[0]:
+                    break
+            elements.append(raw & 0x7F | raw >> 7 << 15 | exponent << 7)
+        if len(text) - place >= 32:
+            raise ValueError(f"Packet must end with the word that tells its end, not {(len(text) - place) // 32!r} "
+                             f"words behind")
+        return np.array(elements, np.uint32)

@@ -1,0 +1,65 @@
+"""Tables by name, with entries that are imported from features when they are read."""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any, Generic, TypeVar
+
+__all__ = ["LazyTable", "OnDemand"]
+
+Entry = TypeVar("Entry")
+
+
+@dataclasses.dataclass(frozen=True)
+class OnDemand(Generic[Entry]):
+    """Entry that is made of an object of a module, which is imported for it.
+
+    Parameters
+    ----------
+    target : str
+        Module and object, as ``module:object``.
+    make : callable
+        Takes the object, and returns the entry.
+    """
+
+    target: str
+    make: Callable[[Any], Entry]
+
+    def load(self) -> Entry:
+        """Import the module and make the entry."""
+        module, name = self.target.split(":")
+        return self.make(getattr(importlib.import_module(module), name))
+
+
+class LazyTable(MutableMapping[str, Entry]):
+    """Entries by name, in the order in which they were added. Each is loaded once, when it is first read.
+
+    Parameters
+    ----------
+    entries : mapping
+        Entries, or an :class:`OnDemand` for each of a feature.
+    """
+
+    def __init__(self, entries: Mapping[str, Entry | OnDemand[Entry]]) -> None:
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> Entry:
+        entry = self._entries[name]
+        if isinstance(entry, OnDemand):
+            entry = self._entries[name] = entry.load()
+        return entry
+
+    def __setitem__(self, name: str, entry: Entry | OnDemand[Entry]) -> None:
+        self._entries[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries  # without an import
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

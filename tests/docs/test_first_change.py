@@ -1,0 +1,76 @@
+"""The page of first changes: its counter and its feature are added to a copy of the tree, which elaborates nodes."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/first-change.md").read_text()
+
+#: Prints whether the collective engine of a node counts idle cycles, and elaborates the node.
+PROGRAM = """
+import json, sys
+from amaranth.hdl import Fragment
+from hdl.config.forms import from_dict
+from hdl.node import Node
+from hdl.ring.collective import counts_layout
+config = from_dict(json.loads(sys.argv[1]))
+Fragment.get(Node(config), None)
+print(json.dumps(["ring_idle" in counts_layout(config).members, list(config.feature_names)]))
+"""
+
+
+def blocks():
+    """Blocks of Python on the page: the counter, its statement, the entry, the description and the extension."""
+    found = re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(block) for block in found]
+
+
+def insert(path, before, text):
+    """Insert indented text before a line that the file has once."""
+    source = path.read_text()
+    assert source.count(before) == 1, before
+    indent = before[:len(before) - len(before.lstrip())]
+    path.write_text(source.replace(before, textwrap.indent(text, indent) + before))
+
+
+def elaborated(folder, options):
+    process = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM, json.dumps(options)], cwd=folder,
+                             capture_output=True, text=True, timeout=300, check=False)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of the gateware with the page's register."""
+    shutil.copytree(ROOT / "hdl", tmp_path / "hdl", ignore=shutil.ignore_patterns("__pycache__"))
+    insert(tmp_path / "hdl/control/registers.py", '    _status(\n        "PROGRAM_BANK"', blocks()[0])
+    return tmp_path
+
+
+def test_counter(copy):
+    """A counter of all nodes."""
+    engine = copy / "hdl/ring/collective.py"
+    insert(engine, '            "packets_refused": 1,\n', '"ring_idle": 1,\n')
+    insert(engine, "            self.count.packets_refused.eq(", blocks()[1])
+    assert elaborated(copy, {}) == [True, []]
+
+
+def test_feature(copy):
+    """A counter of nodes with a feature."""
+    _, _, entry, description, extension = blocks()
+    insert(copy / "hdl/registry.py", '    "int16": Entry(', entry)
+    folder = copy / "hdl/features/idle_count"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "feature.py").write_text(description)
+    (folder / "collective.py").write_text(extension)
+    assert elaborated(copy, {"features": [{"kind": "idle_count"}]}) == [True, ["idle_count"]]
+    assert elaborated(copy, {}) == [False, []]

@@ -1,0 +1,25 @@
+"""A node with each feature: the options of its configuration, and a file of the feature's gateware."""
+
+#: Dictionaries of :func:`hdl.config.forms.from_dict`, and files in ``hdl/features/<name>``, by the feature's name.
+FEATURED = {
+    "grid": ({"topology": {"kind": "grid"}}, "switch"),
+    "replay": ({"link": {"kind": "replay"}}, "window"),
+    "slots": ({"link": {"kind": "slots"}, "programs": {}}, "table"),
+    "streaming": ({"role": {"kind": "worker", "broadcast_formats": True}}, "fetch"),
+    "programs": ({"programs": {}}, "program_memory"),
+    "compute": ({"compute": {}}, "gemm"),
+    "block_operands": ({"compute": {"operands": "mx9"}}, "block_sums"),
+    "codebook_layers": ({"compute": {"codebook": 16}}, "centroid_layer"),
+    "far": ({"compute": {"far": 1024}}, "mover"),
+    "compute_stub": ({"stub": {}}, "stand_in"),
+    "quorum": ({"stub": {"quorum": True}, "link": {"kind": "replay"}, "programs": {}}, "closer"),
+    "quantization": ({"features": [{"kind": "quantization"}]}, "requantizer"),
+    "settable_version": ({"features": [{"kind": "settable_version"}]}, "collective"),
+    "tenants": ({"features": [{"kind": "tenants"}]}, "windows"),
+    "throttles": ({"features": [{"kind": "throttles"}]}, "pace"),
+    "bf16": ({"weights": {"codec": "bf16"}}, "codec"),
+    "mx": ({"gradients": "mx6"}, "quantizer"),
+    "table": ({"weights": {"codec": "table32"}}, "encoder"),
+    "codebook": ({"weights": {"codec": "centroid16"}}, "search"),
+    "nvfp4": ({"gradients": "nvfp4"}, "scale"),
+}

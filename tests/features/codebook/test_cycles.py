@@ -1,0 +1,41 @@
+"""The golden models of the cycles of encoder and decoder, by hand."""
+
+import numpy as np
+
+from sim.golden.features.codebook.centroid import CentroidTable
+from tests.features.codebook.cycles import trace_decoder, trace_encoder
+
+
+def flags(text):
+    return [mark == "#" for mark in text]
+
+
+def test_encoder_by_hand():
+    """A word of the table per cycle, offered two cycles later; the first eight indices wait for it in a register, and
+    each eight are half a word."""
+    always, table = np.ones(12, bool), CentroidTable(centroids=4)
+    trace = trace_encoder(table, [32], lanes=8, table_willing=always, willing=always, ready=always)
+    assert trace.scan_ready.tolist() == flags("####....####")
+    assert trace.scan_valid.tolist() == flags("####........")
+    assert trace.i_ready.tolist() == flags("#...########")
+    assert trace.i_valid.tolist() == flags("#######.....")
+    assert trace.offered.tolist() == [-1, -1, 0, 1, 2, 3, -1, 4, -1, 5, -1, -1]
+    assert trace.o_valid.tolist() == [index >= 0 for index in trace.offered.tolist()]
+
+
+def test_decoder_by_hand():
+    """The table takes a cycle a word, from the third cycle on, and eight elements one for their two bytes; they are
+    looked up in the next, and offered two behind that."""
+    always = np.ones(16, bool)
+    table = CentroidTable(centroids=4)
+    packet = table.encode(np.arange(32) % 4, [1, 2, 3, 4])
+    trace = trace_decoder(table, [packet], lanes=8, willing=always, ready=always)
+    taken = np.flatnonzero(trace.i_valid & trace.i_ready)
+    assert taken.tolist() == [0, 1, 2, 3, 4, 5]
+    assert trace.offered.tolist() == [-1] * 9 + [0, 1, 2, 3] + [-1] * 3
+    stalled = trace_decoder(table, [packet], lanes=8, willing=always, ready=np.arange(16) >= 12)
+    assert stalled.offered.tolist() == [-1] * 9 + [0, 0, 0, 0, 1, 2, 3]
+    # Decoders that are loaded have the first eight at once.
+    loaded = CentroidTable(centroids=4, loaded=True)
+    trace = trace_decoder(loaded, [packet[4:]], lanes=8, willing=always, ready=always)
+    assert trace.offered.tolist() == [-1] * 5 + [0, 1, 2, 3] + [-1] * 7

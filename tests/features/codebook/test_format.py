@@ -1,0 +1,227 @@
+# amaranth: UnusedElaboratable=no
+import functools
+
+import numpy as np
+import pytest
+
+from hdl.features.codebook import format as hardware
+from hdl.features.codebook.format import Decoder, Encoder
+from hdl.streams.stream import beat_layout, word_layout
+from sim.golden.features.codebook.centroid import CentroidTable
+from sim.payload import unpack
+from sim.streams import STALLS, stall_array
+from sim.verilated.vectors import Feed, Unit
+from tests.features.codebook import cycles
+from tests.hdl.compression import packets
+from tests.hdl.unit_bench import Drive, UnitBench, offers
+from tests.refusals import refuses
+
+UNITS = [(16, 1), (64, 2), (4, 4), (32, 4), (16, 8), (64, 8)]
+units = pytest.mark.parametrize(("centroids", "lanes"), UNITS)
+
+
+def gateware(table):
+    """The parameters of a model, for the units."""
+    return hardware.CentroidTable(**vars(table))
+
+
+def _packets(generator, centroids, total):
+    """Tables, and indices that belong to them, of uneven lengths."""
+    tables, indices = [], []
+    while sum(map(len, indices)) < total:
+        tables.append(generator.integers(0, 1 << 32, centroids, dtype=np.uint32))
+        indices.append(generator.integers(0, generator.integers(1, centroids + 1), generator.integers(1, 200)))
+    return tables, indices
+
+
+# --- construction
+
+
+def test_parameters():
+    for parameters in (CentroidTable, hardware.CentroidTable):
+        refuses("Centroid count must be 4, 8, 16, 32 or 64, not 12", parameters, centroids=12)
+    table = CentroidTable()
+    for unit in (Encoder, Decoder):
+        refuses("Table must be a CentroidTable, not 16", unit, error=TypeError, table=16, lanes=4)
+        refuses("Lane count must be 1, 2, 4 or 8, not 3", unit, table=gateware(table), lanes=3)
+    refuses("Expansion must be True or False, not 2", Decoder, table=gateware(table), lanes=4, expand=2)
+
+
+@units
+def test_ports(centroids, lanes):
+    table = CentroidTable(centroids=centroids)
+    encoder, decoder = Encoder(table=gateware(table), lanes=lanes), Decoder(table=gateware(table), lanes=lanes)
+    assert encoder.parameters == decoder.parameters == gateware(table)
+    assert encoder.lanes == decoder.lanes == lanes
+    assert encoder.o.payload.shape() == decoder.i.payload.shape() == beat_layout(encoder.words)
+    assert decoder.o.payload.shape() == beat_layout(lanes)
+    indices = Decoder(table=gateware(table), lanes=lanes, expand=False)
+    assert encoder.i.payload.shape() == indices.o.payload.shape() == beat_layout(lanes, table.index_bits)
+
+
+# --- packets
+
+
+def _make(kind, centroids, lanes):
+    return kind(table=gateware(CentroidTable(centroids=centroids)), lanes=lanes)
+
+
+def _drive(generator, kind, centroids, lanes):
+    tables, indices = _packets(generator, centroids, 2_000 * lanes)
+    table = CentroidTable(centroids=centroids)
+    streams = [table.encode(drawn, of) for drawn, of in zip(indices, tables, strict=True)]
+    beats = {"i": packets.beats(streams, _make(kind, centroids, lanes).words)} if kind is Decoder else {
+        "table": packets.words(tables), "i": packets.beats(indices, lanes, width=table.index_bits)}
+    return Drive(beats, (table, indices, streams))
+
+
+def _model(unit, drawn, willing, ready):
+    table, indices, streams = drawn
+    stalls = {"lanes": unit.lanes, "willing": willing["i"], "ready": ready["o"]}
+    if isinstance(unit, Decoder):
+        elements = packets.beats([table.decode(stream) for stream in streams], unit.lanes)
+        return packets.want(cycles.trace_decoder(table, streams, **stalls), elements, unit.lanes)
+    trace = cycles.trace_encoder(table, list(map(len, indices)), table_willing=willing["table"], **stalls)
+    return packets.want(trace, packets.beats(streams, unit.words), unit.words, scan="table")
+
+
+BENCH = UnitBench(_make, _model, _drive, name=lambda kind, *_: f"Centroid{kind.__name__}")
+test_lockstep = BENCH.lockstep([(kind, *case) for kind in (Encoder, Decoder) for case in UNITS], count=2_000, seeds=2)
+test_offers_stand_for_all_time = offers(lambda: Encoder(table=gateware(CentroidTable(centroids=4)), lanes=8), depth=2)
+
+
+@pytest.mark.parametrize("sink", STALLS)
+@pytest.mark.parametrize("source", STALLS)
+def test_loaded_lockstep(source, sink):
+    """Without tables in packets: the decoder is loaded with one."""
+    count, lanes = 2_000, 8
+    table = CentroidTable(centroids=16, loaded=True)
+    generator = np.random.default_rng(3)
+    _, indices = _packets(generator, 16, count * lanes)
+    of = generator.integers(0, 1 << 32, 16, dtype=np.uint32)
+    words = Encoder(table=gateware(table), lanes=lanes).words
+    streams = packets.beats([table.encode(given) for given in indices], words)
+    willing, ready = stall_array(source, count, seed=1), stall_array(sink, count, seed=2)
+    unit = _loaded(Encoder, lanes)
+    trace = unit.lockstep(
+        sources={"i": Feed(packets.beats(indices, lanes, width=4), willing)}, sinks={"o": ready})
+    expected = cycles.trace_encoder(table, list(map(len, indices)), lanes=lanes, table_willing=willing,
+                                   willing=willing, ready=ready)
+    packets.same(trace, expected, streams, words)
+    unit = _loaded(Decoder, lanes)
+    unit.lockstep(sources={"load": Feed(packets.words([of]))}, sinks={"o": True}, cycles=20)
+    trace = unit.lockstep(sources={"i": Feed(streams, willing)}, sinks={"o": ready})
+    given = [table.encode(given) for given in indices]
+    expected = cycles.trace_decoder(table, given, lanes=lanes, willing=willing, ready=ready)
+    packets.same(trace, expected, packets.beats([table.decode(one, None, of) for one in given], lanes), lanes)
+    assert not trace["error"].any()
+
+
+@functools.cache
+def _loaded_unit(kind, lanes):
+    table = gateware(CentroidTable(centroids=16, loaded=True))
+    return Unit(kind(table=table, lanes=lanes), name=f"Loaded{kind.__name__}")
+
+
+def _loaded(kind, lanes):
+    unit = _loaded_unit(kind, lanes)
+    unit.reset()
+    return unit
+
+
+def test_loading():
+    refuses("Loading must be True or False, not 2", hardware.CentroidTable, loaded=2)
+    table = CentroidTable(centroids=16, loaded=True)
+    assert table.words(256) == 32
+    unit = _loaded(Decoder, 8)
+    of = np.arange(16, dtype=np.uint32)
+    trace = unit.lockstep(sources={"load": Feed(packets.words([of[:15], of]))}, sinks={"o": True}, cycles=40)
+    assert trace["error"].sum() == 1
+
+
+@units
+def test_throughput(centroids, lanes):
+    """One beat per cycle from first to last, and words as the formula says."""
+    table = CentroidTable(centroids=centroids)
+    generator = np.random.default_rng(1)
+    of, indices = generator.integers(0, 1 << 32, centroids), generator.integers(0, centroids, 4096)
+    beats = 4096 // lanes
+    unit = BENCH.unit(Encoder, centroids, lanes)
+    unit.reset()
+    trace = unit.lockstep(sources={
+        "table": Feed(packets.words([of])),
+        "i": Feed(packets.beats([indices], lanes, width=table.index_bits), np.arange(beats + 200) > centroids)},
+        sinks={"o": True})
+    when = np.flatnonzero(trace["i__valid"] & trace["i__ready"])
+    assert when[-1] - when[0] == beats - 1
+    (words,), _, _ = packets.taken(trace, Encoder(table=gateware(table), lanes=lanes).words)
+    assert 32 * len(words) == table.bits(4096) == 32 * table.words(4096)
+    unit = BENCH.unit(Decoder, centroids, lanes)
+    unit.reset()
+    width = Decoder(table=gateware(table), lanes=lanes).words
+    trace = unit.lockstep(sources={"i": Feed(packets.beats([words], width))},
+                          sinks={"o": True}, cycles=beats + 200)
+    _, _, when = packets.taken(trace, lanes)
+    assert when[-1] - when[0] == beats - 1
+
+
+@pytest.mark.parametrize("kind", STALLS)
+def test_indices_apart(kind):
+    """Without expansion: the table on one stream, the indices on the other."""
+    table = CentroidTable()
+    tables, indices = _packets(np.random.default_rng(1), 16, 2_000)
+    streams = [table.encode(given, of) for given, of in zip(indices, tables, strict=True)]
+    component = Decoder(table=gateware(table), lanes=8, expand=False)
+    unit = Unit(component, name="CentroidDecoder")
+    unit.reset()
+    count = 6_000
+    trace = unit.lockstep(sources={"i": Feed(packets.beats(streams, 1))},
+                          sinks={"o": stall_array(kind, count, seed=1), "table": stall_array(kind, count, seed=2)})
+    got, rest, _ = packets.taken(trace, 8, width=4)
+    assert len(rest) == 0
+    assert [list(given) for given in got] == [table.indices(words).tolist() for words in streams]
+    taken = unpack(word_layout(), trace["table__payload"][trace["table__valid"] & trace["table__ready"] == 1])
+    np.testing.assert_array_equal(taken["data"], np.concatenate(tables))
+    assert np.flatnonzero(taken["last"]).tolist() == list(range(15, 16 * len(tables), 16))
+
+
+@pytest.mark.parametrize("length", [1, 15, 17, 40])
+def test_wrong_tables(length):
+    """Missing elements become zeros, surplus ones are discarded, and the next packet is sound."""
+    table = CentroidTable()
+    unit = BENCH.unit(Encoder, 16, 8)
+    unit.reset()
+    given, sound = np.arange(1, length + 1), np.arange(16)
+    trace = unit.lockstep(sources={
+        "table": Feed(packets.words([given, sound])),
+        "i": Feed(packets.beats([np.arange(16)] * 2, 8, width=4))}, sinks={"o": True}, cycles=200)
+    got, rest, _ = packets.taken(trace, 1)
+    padded = np.concatenate([given, np.zeros(16, int)])[:16]
+    assert [words.tolist() for words in got] == [
+        table.encode(np.arange(16), of).tolist() for of in (padded, sound)]
+    assert (len(rest), trace["error"].sum()) == (0, 1)
+
+
+@units
+def test_decoder_short_packets(centroids, lanes):
+    """Cut anywhere, a packet is reported, gives its whole eights or nothing, and the next one is sound."""
+    table = CentroidTable(centroids=centroids)
+    generator = np.random.default_rng(1)
+    words = table.encode(generator.integers(0, centroids, 70), generator.integers(0, 1 << 32, centroids))
+    whole = table.decode(words)
+    unit = BENCH.unit(Decoder, centroids, lanes)
+    for length in range(1, len(words)):
+        unit.reset()
+        trace = unit.lockstep(sources={"i": Feed(packets.beats(
+            [words, words[:length], words], Decoder(table=gateware(table), lanes=lanes).words))},
+            sinks={"o": True}, cycles=800)
+        got, rest, _ = packets.taken(trace, lanes)
+        codes = 4 * max(length - centroids, 0)
+        complete = codes // table.index_bits * 8
+        assert len(rest) == 0, length
+        assert len(got) == 2 + (length > centroids), length
+        if length > centroids:
+            assert len(got[1]) == complete + 8 * (codes % table.index_bits != 0), length
+            assert got[1][:complete].tolist() == whole[:complete].tolist(), length
+        assert got[0].tolist() == got[-1].tolist() == whole.tolist(), length
+        assert trace["error"].sum() == (codes == 0 or codes // 4 % table.index_bits != 0), length

@@ -1,0 +1,67 @@
+"""Jobs of layers whose weights are indices, drawn at random, and the numpy side of them."""
+
+import dataclasses
+
+import numpy as np
+
+from hdl.features.compute.layer_list import Place
+from sim.golden.features.codebook_layers.centroid_product import index_line
+from sim.golden.features.compute.compute import Centroid, Operand
+from tests.features.compute.memories import PLACES
+from tests.features.compute.terms import draw
+
+#: Rows of each memory.
+ROWS = 2048
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CentroidJob:
+    """A job, by the instruction that it is made of."""
+
+    instruction: Centroid
+
+    def fields(self):
+        """Fields of the job's payload."""
+        one = self.instruction
+        found = {"rows": one.x.rows, "columns": one.x.columns, "outputs": one.outputs, "gradient": int(one.gradient),
+                 "initial": int(one.start is not None and not one.gradient), "relu": int(one.relu),
+                 "gated": int(one.gate is not None)}
+        for name in ("target", "x", "indices", "start", "gate", "table"):
+            operand = getattr(one, name)
+            place, row, stride = (0, 0, 0) if operand is None else (
+                int(operand.place), operand.base // one.lanes, operand.stride // one.lanes)
+            found[name] = {"place": place, "row": row} | ({} if name == "table" else {"stride": stride})
+        return found
+
+
+def draw_job(generator, *, lanes, centroids, most=20, gradient=None, sizes=None):
+    """A job with random sizes and places, none of which overlaps another one."""
+    rows, columns, outputs = generator.integers(1, most + 1, 3).tolist() if sizes is None else sizes
+    gradient = bool(generator.integers(2)) if gradient is None else gradient
+    initial, relu, gated = (bool(one) and not gradient for one in generator.integers(2, size=3))
+    used = {Place(number): 0 for number in range(PLACES)}
+
+    def operand(lines, length, *, within=True, repeats=False):
+        if not within:
+            return None
+        place = min(used, key=lambda one: (used[one] > ROWS // 4, generator.random()))
+        stride = -(-length // lanes) + int(generator.integers(3))
+        row = used[place] + int(generator.integers(3))
+        used[place] = row + (lines - 1) * stride + -(-length // lanes)
+        assert used[place] <= ROWS
+        if repeats:
+            stride = 0
+        return Operand(place=place, base=row * lanes, rows=lines, columns=length, stride=stride * lanes)
+
+    groups = -(-outputs // lanes)
+    return CentroidJob(instruction=Centroid(
+        target=operand(1, centroids) if gradient else operand(rows, outputs), x=operand(rows, columns),
+        indices=operand(groups, index_line(columns, lanes)),
+        start=operand(rows, outputs, within=gradient or initial, repeats=not gradient and generator.random() < 0.3),
+        table=operand(1, centroids, within=not gradient), gate=operand(rows, outputs, within=gated),
+        outputs=outputs, relu=relu, lanes=lanes, centroids=centroids))
+
+
+def memories_of(generator, kind, *, lanes):
+    """Memories of random numbers, which are random indices as well, as arrays of (rows, lanes)."""
+    return [draw(generator, kind, ROWS, lanes).astype(np.uint32) for _ in range(PLACES)]

@@ -1,0 +1,75 @@
+"""A part of a matrix product, and a memory that answers every request by a function of its row."""
+
+import numpy as np
+from amaranth.hdl import Module, Signal
+from amaranth.lib import wiring
+
+from hdl.streams.stream import connect_stream
+
+#: Odd factor that spreads the numbers of words over all encodings.
+_SPREAD = 0x9E37_79B1
+
+
+def answer(place, row, *, rows, lanes):
+    """Elements of a row of the memory, in a last axis of ``lanes``."""
+    word = (np.asarray(place, np.uint64) * np.uint64(rows) + np.asarray(row, np.uint64)) * np.uint64(lanes)
+    return ((word[..., None] + np.arange(lanes, dtype=np.uint64)) * np.uint64(_SPREAD)).astype(np.uint32)
+
+
+class Answered(wiring.Component):
+    """A unit with ``request`` and ``response``, of which the latter comes ``latency`` cycles after the former.
+
+    All other ports of the unit are those of this one, but ``loops``: each of these outputs comes back as an input,
+    later by a number of cycles.
+
+    Parameters
+    ----------
+    unit : wiring.Component
+        The unit.
+    rows, lanes : int
+        Rows of each memory, and elements of a row.
+    latency : int
+        Cycles from a request to its answer.
+    loops : mapping of str to (callable, int)
+        For an input, a function of the unit that gives its cause, and cycles from there to the input.
+    """
+
+    def __init__(self, unit, *, rows, lanes, latency, loops=None):
+        self._unit, self._rows, self._lanes, self._latency = unit, rows, lanes, latency
+        self._loops = loops or {}
+        hidden = {"response", *self._loops}
+        super().__init__({name: member for name, member in unit.signature.members.items() if name not in hidden})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = self._unit
+
+        def later(value, count, name):
+            for number in range(count):
+                delayed = Signal.like(value, name=f"{name}_{number}")
+                m.d.sync += delayed.eq(value)
+                value = delayed
+            return value
+
+        for name in self.signature.members:
+            inner, outer = getattr(unit, name), getattr(self, name)
+            if not self.signature.members[name].is_signature:
+                source, sink = (inner, outer) if self.signature.members[name].flow == wiring.Out else (outer, inner)
+                m.d.comb += sink.eq(source)
+            elif self.signature.members[name].flow == wiring.Out:
+                connect_stream(m, inner, outer)
+            else:
+                connect_stream(m, outer, inner)
+        for name, (cause, count) in self._loops.items():
+            m.d.comb += getattr(unit, name).eq(later(cause(unit), count, name))
+        asked = unit.request.payload
+        word = Signal(32)
+        m.d.comb += word.eq((asked.place * self._rows + asked.row) * self._lanes)
+        found = Signal(unit.response.payload.shape())
+        for lane in range(self._lanes):
+            m.d.comb += found.elements[lane].eq((word + lane) * _SPREAD)
+        m.d.comb += [
+            unit.response.valid.eq(later(unit.request.valid & unit.request.ready, self._latency, "valid")),
+            unit.response.payload.eq(later(found, self._latency, "answer")),
+        ]
+        return m

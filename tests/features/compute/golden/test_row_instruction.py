@@ -1,0 +1,306 @@
+"""Golden model of ROWS and SOFTMAX in a list: each function against its definition, and reasons to refuse one."""
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventStatus
+from hdl.features.compute.layer_list import (
+    INSTRUCTION_WORDS,
+    Kind,
+    Place,
+    RowFunction,
+    VectorProgram,
+    row_layout,
+    vector_layout,
+)
+from sim.golden import summation
+from sim.golden.features.compute import row_functions
+from sim.golden.features.compute.compute import Engine, Outcome, pack
+
+ENGINE = Engine(rows=4, lanes=4, sequences=True)
+LIST, WORDS = 768, 1024
+ROWS, COLUMNS, STRIDE = 5, 6, 12
+FACTOR, EPSILON = np.float32(1 / COLUMNS), np.float32(1e-5)
+NUMBERS = 701
+END = np.zeros(INSTRUCTION_WORDS, np.uint32)
+
+#: Places of operands that do not meet.
+PLACES = {"x": (Place.ACTIVATIONS, 0), "y": (Place.ACTIVATIONS, 64), "start": (Place.ACTIVATIONS, 128),
+          "target": (Place.ACTIVATIONS, 192), "second": (Place.ACTIVATIONS, 256), "third": (Place.ACTIVATIONS, 320),
+          "scale": (Place.WEIGHTS, 0), "shift": (Place.WEIGHTS, 8), "deviation": (Place.GRADIENTS, 4)}
+
+
+def at(place, base, *, relative=0):
+    return {"place": place, "base": base, "relative": relative}
+
+
+def rows(function, **changes):
+    """A function of five rows of six columns, among tables of seven rows; numbers are two elements apart."""
+    table = function in (RowFunction.GATHER, RowFunction.SCATTER)
+    return pack(row_layout(), {
+        "kind": Kind.ROWS, "function": function, "started": int(function == RowFunction.ADD), "rows": ROWS,
+        "columns": COLUMNS, "count": 7 if table else 0, "factor": int(FACTOR.view(np.uint32)),
+        "epsilon": int(EPSILON.view(np.uint32)), **{name: at(*place) for name, place in PLACES.items()},
+        **{f"stride_{name}": STRIDE for name in ("x", "y", "start", "target", "second", "third")},
+        **({"y": at(Place.ACTIVATIONS, NUMBERS), "stride_y": 2} if table else {}), **changes})
+
+
+def softmax(**changes):
+    return pack(vector_layout(), {
+        "kind": Kind.VECTOR, "function": VectorProgram.SOFTMAX, "rows": ROWS, "columns": COLUMNS,
+        "source": at(*PLACES["x"]), "stride_source": STRIDE, "target": at(*PLACES["target"]), "stride_target": STRIDE,
+        "labels": at(7, (1 << 20) - 4, relative=1), "loss": at(Place.WEIGHTS, 0), "stride_labels": 5, **changes})
+
+
+@pytest.fixture
+def memories():
+    generator = np.random.default_rng(1)
+    found = {place: generator.standard_normal(WORDS).astype(np.float32).view(np.uint32)
+             for place in (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)}
+    found[Place.ACTIVATIONS][NUMBERS:NUMBERS + 10:2] = [6, 0, 3, 0, 6]
+    return found
+
+
+def matrix(memories, name, count=ROWS, columns=COLUMNS, stride=STRIDE):
+    place, base = PLACES[name]
+    return memories[place][base + stride * np.arange(count)[:, None] + np.arange(columns)].view(np.float32)
+
+
+def vector(memories, name):
+    return matrix(memories, name, 1, stride=0)
+
+
+def run(memories, *instructions, length=ROWS, engine=ENGINE):
+    """Outcome of a list, and the memories before it."""
+    words = np.concatenate([*instructions, END])
+    memories[Place.ACTIVATIONS][LIST:LIST + len(words)] = words
+    before = {place: memory.copy() for place, memory in memories.items()}
+    return engine.run(memories, base=LIST, length=length, offset=4), before
+
+
+def changed(memories, before):
+    return {place: set(np.flatnonzero(memory != before[place])) for place, memory in memories.items()
+            if (memory != before[place]).any()}
+
+
+def extent(*names, count=ROWS):
+    """Addresses of matrices in the activations."""
+    return {PLACES[name][1] + row * STRIDE + column
+            for name in names for row in range(count) for column in range(COLUMNS)}
+
+
+def same(found, expected):
+    np.testing.assert_array_equal(found.view(np.uint32), np.asarray(expected, np.float32).view(np.uint32))
+
+
+def test_add(memories):
+    outcome, before = run(memories, rows(RowFunction.ADD))
+    assert outcome == Outcome(EventStatus.OK, 1)
+    same(matrix(memories, "target"), matrix(before, "x") + matrix(before, "start"))
+    assert changed(memories, before) == {Place.ACTIVATIONS: extent("target")}
+
+
+@pytest.mark.parametrize("name", ["x", "start"])
+def test_add_in_place(memories, name):
+    outcome, before = run(memories, rows(RowFunction.ADD, target=at(*PLACES[name])))
+    assert outcome == Outcome(EventStatus.OK, 1)
+    same(matrix(memories, name), matrix(before, "x") + matrix(before, "start"))
+
+
+def test_one_row_for_all(memories):
+    _, before = run(memories, rows(RowFunction.ADD, stride_start=0))
+    same(matrix(memories, "target"), matrix(before, "x") + vector(before, "start"))
+
+
+def test_scale(memories):
+    _, before = run(memories, rows(RowFunction.SCALE))
+    same(matrix(memories, "target"), matrix(before, "x") * vector(before, "scale") + vector(before, "shift"))
+    assert changed(memories, before) == {Place.ACTIVATIONS: extent("target")}
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_norm(memories, started):
+    outcome, before = run(memories, rows(RowFunction.NORM, started=started))
+    assert outcome == Outcome(EventStatus.OK, 1)
+    x = matrix(before, "x") + matrix(before, "start") if started else matrix(before, "x")
+    normal, deviation = summation.normalize(x, 1e-5)
+    same(matrix(memories, "second"), normal)
+    same(matrix(memories, "deviation", 1, ROWS), deviation.T)
+    same(matrix(memories, "target"), normal * vector(before, "scale") + vector(before, "shift"))
+    written = ("target", "second", "third") if started else ("target", "second")
+    assert changed(memories, before) == {
+        Place.ACTIVATIONS: extent(*written), Place.GRADIENTS: set(range(4, 4 + ROWS))}
+    if started:
+        same(matrix(memories, "third"), x)
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_norm_back(memories, started):
+    outcome, before = run(memories, rows(RowFunction.NORM_BACK, started=started))
+    assert outcome == Outcome(EventStatus.OK, 1)
+    upstream, normal = matrix(before, "x"), matrix(before, "y")
+    same(matrix(memories, "second"), upstream * normal)
+    times = upstream * vector(before, "scale")
+    found = ((times - summation.mean(times)) - normal * summation.mean(times * normal)) * matrix(
+        before, "deviation", 1, ROWS).T
+    same(matrix(memories, "target"), matrix(before, "start") + found if started else found)
+    assert changed(memories, before) == {Place.ACTIVATIONS: extent("target", "second")}
+
+
+def test_softmax_back(memories):
+    _, before = run(memories, rows(RowFunction.SOFTMAX_BACK, target=at(*PLACES["x"])))
+    upstream, weights = matrix(before, "x"), matrix(before, "y")
+    same(matrix(memories, "x"), weights * (upstream - summation.row_sums(upstream * weights)) * FACTOR)
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_gather(memories, started):
+    memories[Place.ACTIVATIONS][6 * STRIDE] = 0xFFC0_0001
+    outcome, before = run(memories, rows(RowFunction.GATHER, started=started, y=at(Place.ACTIVATIONS, NUMBERS)))
+    assert outcome == Outcome(EventStatus.OK, 1)
+    found = matrix(before, "x", 7)[[6, 0, 3, 0, 6]]
+    same(matrix(memories, "target"), summation.canonical(found + matrix(before, "start")) if started else found)
+
+
+def test_scatter(memories):
+    """Rows are added one after the other; a row without a number keeps its bits, a NaN of any pattern as well."""
+    table = PLACES["target"][1]
+    memories[Place.ACTIVATIONS][[table + 3 * STRIDE, table + 4 * STRIDE]] = 0xFFC0_0001
+    outcome, before = run(memories, rows(RowFunction.SCATTER))
+    assert outcome == Outcome(EventStatus.OK, 1)
+    found, x = matrix(before, "target", 7), matrix(before, "x")
+    for number, row in zip([6, 0, 3, 0, 6], x, strict=True):
+        found[number] = summation.canonical(found[number] + row)
+    same(matrix(memories, "target", 7), found)
+    assert matrix(memories, "target", 7).view(np.uint32)[[3, 4], 0].tolist() == [0x7FC0_0000, 0xFFC0_0001]
+
+
+@pytest.mark.parametrize("function", [RowFunction.GATHER, RowFunction.SCATTER])
+@pytest.mark.parametrize("number", [7, 0xFFFF_FFFF])
+def test_wrong_number(memories, function, number):
+    """The function is run without that row, and the command ends behind it."""
+    memories[Place.ACTIVATIONS][NUMBERS + 2] = number
+    outcome, before = run(memories, rows(function), rows(RowFunction.CLEAR))
+    assert outcome == Outcome(EventStatus.BAD_INSTRUCTION, 0)
+    if function is RowFunction.GATHER:
+        expected, right = row_functions.gather(matrix(before, "x", 7), np.array([6, number, 3, 0, 6]))
+        same(matrix(memories, "target"), expected)
+        assert not matrix(memories, "target")[1].any()
+    else:
+        numbers = np.array([6, number, 3, 0, 6])
+        expected, right = row_functions.scatter(matrix(before, "target", 7), numbers, matrix(before, "x"))
+        same(matrix(memories, "target", 7), expected)
+    assert not right
+
+
+def test_clear(memories):
+    outcome, before = run(memories, rows(RowFunction.CLEAR, rows=0), length=3)
+    assert outcome == Outcome(EventStatus.OK, 1)
+    assert changed(memories, before) == {Place.ACTIVATIONS: extent("target", count=3)}
+    assert not matrix(memories, "target", 3).view(np.uint32).any()
+
+
+def test_softmax(memories):
+    outcome, before = run(memories, softmax())
+    assert outcome == Outcome(EventStatus.OK, 1)
+    same(matrix(memories, "target"), summation.softmax(matrix(before, "x")))
+    assert changed(memories, before) == {Place.ACTIVATIONS: extent("target")}
+
+
+@pytest.mark.parametrize("listed", [rows(RowFunction.CLEAR), softmax()], ids=["rows", "softmax"])
+def test_an_engine_without(memories, listed):
+    outcome, before = run(memories, listed, engine=Engine(rows=4, lanes=4))
+    assert outcome == Outcome(EventStatus.BAD_INSTRUCTION, 0)
+    assert not changed(memories, before)
+
+
+#: Bits of an operand that would be wrong if anybody looked at it.
+WILD = {"base": (1 << 20) - 1, "place": 7, "relative": 1}
+#: Operands that functions use, besides the target; with ``started``, the start as well.
+USED = {"ADD": "x", "SCALE": "x scale shift", "NORM": "x second scale shift deviation",
+        "NORM_BACK": "x y second scale deviation", "SOFTMAX_BACK": "x y", "GATHER": "x y", "SCATTER": "x y",
+        "CLEAR": ""}
+
+
+@pytest.mark.parametrize("started", [0, 1])
+@pytest.mark.parametrize("function", RowFunction, ids=lambda one: one.name)
+def test_operands_without_use(memories, function, started):
+    """Each function takes a start, does not, or must; it ignores operands that it does not use, and checks others."""
+    begins = function in (RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER)
+    if (started and not begins) or (not started and function is RowFunction.ADD):
+        assert run(memories, rows(function, started=started))[0] == Outcome(EventStatus.BAD_INSTRUCTION, 0)
+        return
+    used = {"target", *USED[function.name].split(), *(["start"] if started else [])}
+    used |= {"third"} if started and function is RowFunction.NORM else set()
+    unused = {name: WILD for name in PLACES if name not in used}
+    strides = {f"stride_{name}": 3 for name in unused if f"stride_{name}" in row_layout().members}
+    assert run(memories, rows(function, started=started, **unused, **strides))[0] == Outcome(EventStatus.OK, 1)
+    for name in used:
+        assert run(memories, rows(function, started=started, **{name: at(4, PLACES[name][1])}))[0] == Outcome(
+            EventStatus.BAD_INSTRUCTION, 0), name
+
+
+def over(name, *, by=4):
+    place, base = PLACES[name]
+    return at(place, base + by)
+
+
+F = RowFunction
+#: Instructions that are refused, by what is wrong with them.
+WRONG = {
+    "function": rows(8), "function of many bits": rows(1 << 7), "reserved": rows(F.ADD, reserved_0=1),
+    "rows": rows(F.ADD, rows=4096), "columns": rows(F.ADD, columns=65), "count": rows(F.GATHER, count=4096),
+    "ones": rows(F.ADD, x=at(Place.ONES, 0)), "row": rows(F.ADD, x=at(Place.ACTIVATIONS, 2)),
+    "stride in a row": rows(F.ADD, stride_x=10), "short stride": rows(F.ADD, stride_x=4),
+    "no stride": rows(F.ADD, stride_x=0), "scale in a row": rows(F.SCALE, scale=at(Place.WEIGHTS, 2)),
+    "deviation in a row": rows(F.NORM, deviation=at(Place.GRADIENTS, 6)),
+    "deviation to weights": rows(F.NORM, deviation=at(Place.WEIGHTS, 64)),
+    "deviation beyond": rows(F.NORM, deviation=at(Place.GRADIENTS, WORDS - 4)),
+    "table beyond": rows(F.GATHER, x=at(Place.WEIGHTS, WORDS - 6 * STRIDE)),
+    "numbers beyond": rows(F.GATHER, y=at(Place.ACTIVATIONS, WORDS - 8)),
+    "third to weights": rows(F.NORM, started=1, third=at(Place.WEIGHTS, 64)),
+    "second to weights": rows(F.NORM_BACK, second=at(Place.WEIGHTS, 64)),
+    "target over x": rows(F.ADD, target=over("x")), "target over start": rows(F.ADD, target=over("start")),
+    "target and x of other strides": rows(F.ADD, target=at(*PLACES["x"]), stride_target=8),
+    "target is y": rows(F.SOFTMAX_BACK, target=at(*PLACES["y"])),
+    "second is x": rows(F.NORM, second=at(*PLACES["x"])),
+    "second is target": rows(F.NORM, second=over("target", by=0)),
+    "third is target": rows(F.NORM, started=1, third=over("target", by=0)),
+    "third is second": rows(F.NORM, started=1, third=over("second", by=0)),
+    "third over x": rows(F.NORM, started=1, third=over("x")),
+    "target over deviation": rows(F.NORM, deviation=over("target", by=0)),
+    "target over a source of deviations": rows(F.NORM_BACK, deviation=over("target", by=0)),
+    "second over y": rows(F.NORM_BACK, second=over("y")),
+    "target over scale": rows(F.SCALE, scale=over("target")),
+    "target is the table": rows(F.GATHER, target=at(*PLACES["x"]), count=ROWS),
+    "target over numbers": rows(F.GATHER, y=at(Place.ACTIVATIONS, 195)),
+    "table is x": rows(F.SCATTER, target=at(*PLACES["x"]), count=ROWS),
+    "over the list": rows(F.CLEAR, target=at(Place.ACTIVATIONS, LIST - 48)),
+    "deviation in the list": rows(F.NORM, deviation=at(Place.ACTIVATIONS, LIST + 32)),
+    "softmax in place": softmax(target=at(*PLACES["x"])), "softmax over its rows": softmax(target=over("x")),
+    "softmax of many columns": softmax(columns=65), "function of rows": softmax(function=2),
+}
+
+
+@pytest.mark.parametrize("reason", WRONG)
+def test_refusals(memories, reason):
+    """A wrong instruction behind a good one ends the command before either runs."""
+    outcome, before = run(memories, rows(F.CLEAR), WRONG[reason])
+    assert outcome == Outcome(EventStatus.BAD_INSTRUCTION, 1)
+    assert not changed(memories, before)
+
+
+RIGHT = {
+    "third is x": rows(F.NORM, started=1, third=at(*PLACES["x"])),
+    "third is start, target is x": rows(F.NORM, started=1, third=over("start", by=0), target=over("x", by=0)),
+    "gather on a start": rows(F.GATHER, started=1, target=over("start", by=0)),
+    "norm back on a start": rows(F.NORM_BACK, started=1, target=over("start", by=0)),
+    "relative": rows(F.CLEAR, target=at(Place.ACTIVATIONS, 0, relative=1)),
+    "numbers of one place": rows(F.GATHER, stride_y=0), "count without use": rows(F.CLEAR, count=9999),
+    "count of the command": rows(F.GATHER, count=0, stride_y=0),
+}
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_no_refusals(memories, case):
+    assert run(memories, RIGHT[case], length=7)[0] == Outcome(EventStatus.OK, 1)

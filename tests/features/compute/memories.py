@@ -1,0 +1,168 @@
+"""A unit of the compute engine with memories, whose pace inputs decide, and the numpy side of them."""
+
+import numpy as np
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.compute.access import response_layout, write_layout
+from hdl.streams.delay import DelayLine
+from hdl.streams.stream import Queue
+from sim.golden.features.compute import memory_pace
+from sim.payload import pack, unpack
+from sim.streams import stall_array
+from sim.verilated.vectors import Feed, Unit
+
+#: Memories of a node, and the fewest cycles from a request to its response.
+PLACES, LATENCY = 3, 2
+#: Inputs that decide the pace, and the fields of the model's memory.
+PACES = ("request", "response", "write", "commit")
+#: Outputs that are watched.
+FLAGS = ("done", "bad")
+
+
+def _watched(payload):
+    """Transfer of a stream that is watched."""
+    return data.StructLayout({"moves": 1, "payload": payload})
+
+
+class WithMemories(wiring.Component):
+    """A unit with `job`, `request`, `response`, `write`, `settled` and some flags, and memories for it.
+
+    While ``paces`` are high, requests and writes are accepted, responses come, and writes get into the memories.
+    ``load`` writes a row, and ``look`` reads one, which is in ``seen`` in the cycle after. Of each stream that is
+    ``watched`` there is an output with ``moves`` and ``payload``. Responses come ``latency`` cycles after their
+    requests, or later.
+    """
+
+    def __init__(self, unit, *, rows, lanes, flags=FLAGS, watched=(), latency=LATENCY):
+        self._unit, self._rows, self._lanes, self._flags = unit, rows, lanes, flags
+        self._watched, self._latency = watched, latency
+        super().__init__({
+            "job": In(stream.Signature(unit.job.payload.shape())),
+            "paces": In(len(PACES)),
+            "load": In(stream.Signature(write_layout(rows, lanes))),
+            "look": In(data.StructLayout({"row": range(rows), "place": 2})),
+            "seen": Out(response_layout(lanes)),
+            **{name: Out(1) for name in flags},
+            **{f"{name}_seen": Out(_watched(getattr(unit, name).payload.shape())) for name in watched},
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        unit, lanes = self._unit, self._lanes
+        m.submodules.unit = unit
+        m.submodules.memory = memory = Memory(shape=32 * lanes, depth=4 * self._rows, init=[])
+        write, read, look = memory.write_port(granularity=32), memory.read_port(), memory.read_port()
+        m.submodules.answers = answers = Queue(shape=response_layout(lanes), depth=65)
+        m.submodules.writes = writes = Queue(shape=write_layout(self._rows, lanes), depth=513, block=False)
+        request_free, response_free, write_free, commit_free = self.paces
+        m.submodules.delay = delay = DelayLine(shape=32 * lanes, cycles=self._latency - LATENCY)
+        fetched = Signal(self._latency - LATENCY + 1)
+        m.d.sync += fetched.eq(Cat(unit.request.valid & unit.request.ready, fetched))
+        m.d.comb += [
+            unit.job.valid.eq(self.job.valid), unit.job.payload.eq(self.job.payload),
+            self.job.ready.eq(unit.job.ready),
+            unit.request.ready.eq(request_free), read.en.eq(1),
+            read.addr.eq(Cat(unit.request.p.row, unit.request.p.place)),
+            delay.i.eq(read.data), answers.i.valid.eq(fetched[-1]), answers.i.payload.eq(delay.o),
+            unit.response.valid.eq(answers.o.valid & response_free), unit.response.payload.eq(answers.o.payload),
+            answers.o.ready.eq(unit.response.valid & unit.response.ready),
+            writes.i.valid.eq(unit.write.valid & write_free), writes.i.payload.eq(unit.write.payload),
+            unit.write.ready.eq(write_free & writes.i.ready),
+            unit.settled.eq(writes.level == 0), writes.o.ready.eq(commit_free & ~self.load.valid),
+            self.load.ready.eq(1), look.en.eq(1), look.addr.eq(Cat(self.look.row, self.look.place)),
+            self.seen.eq(look.data), *(getattr(self, name).eq(getattr(unit, name)) for name in self._flags),
+        ]
+        for name in self._watched:
+            port, seen = getattr(unit, name), getattr(self, f"{name}_seen")
+            m.d.comb += [seen.moves.eq(port.valid & port.ready), seen.payload.eq(port.payload)]
+        for source, moves in ((writes.o, commit_free), (self.load, self.load.valid)):
+            with m.If(source.valid):
+                m.d.comb += [write.addr.eq(Cat(source.p.row, source.p.place)), write.data.eq(source.p.elements),
+                             write.en.eq(Mux(moves, source.p.keep, 0))]
+        return m
+
+
+def pace(kind, cycles, *, seed, rate=0.6):
+    """Inputs that decide the pace in each cycle, and the model's memory with the same pace."""
+    columns = [stall_array(kind, cycles, seed=seed + place, rate=rate) for place in range(len(PACES))]
+    bits = sum(column.astype(np.uint8) << place for place, column in enumerate(columns))
+
+    def free(column):
+        return lambda cycle: cycle >= cycles or bool(column[cycle])
+
+    return bits, memory_pace.Memory(latency=LATENCY, **{name: free(column)
+                                                        for name, column in zip(PACES, columns, strict=True)})
+
+
+def arrays(fields):
+    """Fields as arrays of one number each."""
+    return {name: arrays(value) if isinstance(value, dict) else np.array([value]) for name, value in fields.items()}
+
+
+class Bench:
+    """A Verilated unit with memories.
+
+    Parameters
+    ----------
+    unit : Component
+    rows, lanes : int
+        Rows of each memory, and elements of a row.
+    flags : tuple of str
+        Outputs of one bit that are watched.
+    watched : tuple of str
+        Output streams that are watched.
+    latency : int
+        Cycles from a request to its response: 2 to 5.
+    """
+
+    def __init__(self, unit, *, rows, lanes, flags=FLAGS, watched=(), latency=LATENCY):
+        self._component = WithMemories(unit, rows=rows, lanes=lanes, flags=flags, watched=watched, latency=latency)
+        self._flags = flags
+        self._watched = {name: getattr(self._component, f"{name}_seen").shape() for name in watched}
+        self.seen = {}
+        self._unit = Unit(self._component, name=f"{type(unit).__name__}WithMemories")
+        self._rows, self._lanes = rows, lanes
+        self._job = unit.job.payload.shape()
+
+    def reset(self):
+        """Reset the unit; memories keep what they have."""
+        self._unit.reset()
+
+    def load(self, contents):
+        """Write memories, which are arrays of (rows, lanes)."""
+        rows = len(contents[0])
+        layout = write_layout(self._rows, self._lanes)
+        beats = pack(layout, {
+            "place": np.arange(PLACES).repeat(rows), "row": np.tile(np.arange(rows), PLACES),
+            "elements": np.concatenate(contents), "keep": np.full(PLACES * rows, (1 << self._lanes) - 1)})
+        self._unit.lockstep(sources={"load": Feed(beats)}, sinks={}, cycles=PLACES * rows + 1)
+
+    def contents(self):
+        """Read all memories."""
+        count = PLACES * self._rows
+        layout = data.StructLayout({"row": range(self._rows), "place": 2})
+        look = pack(layout, {"place": np.arange(PLACES).repeat(self._rows),
+                             "row": np.tile(np.arange(self._rows), PLACES)})
+        seen = self._unit.run({"look": look}, drain=1)["seen"][1:]
+        found = unpack(response_layout(self._lanes), seen)["elements"]
+        return list(found.astype(np.uint32).reshape(PLACES, self._rows, self._lanes)[:, :count])
+
+    def run(self, jobs, paces=None, *, cycles):
+        """Run jobs; return the cycles in which they are accepted, and those in which each flag is high.
+
+        What passed the streams that are watched is in ``seen`` afterwards, by field.
+        """
+        columns = [pack(self._job, arrays(job.fields())) for job in jobs]
+        given = np.full(cycles, (1 << len(PACES)) - 1, np.uint8)
+        if paces is not None:
+            given[:len(paces)] = paces[:cycles]
+        trace = self._unit.lockstep(sources={"job": Feed(np.concatenate(columns))}, sinks={}, cycles=cycles,
+                                    inputs={"paces": given})
+        for name, layout in self._watched.items():
+            found = unpack(layout, trace[f"{name}_seen"])
+            self.seen[name] = {field: values[found["moves"] == 1] for field, values in found["payload"].items()}
+        return tuple(np.flatnonzero(found).tolist() for found in (
+            trace["job__valid"] & trace["job__ready"], *(trace[name] for name in self._flags)))

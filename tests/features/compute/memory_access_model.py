@@ -1,0 +1,78 @@
+"""Golden model of every cycle of the compute engine's access to memories: :mod:`hdl.features.compute.memory_access`.
+"""
+
+import collections
+import dataclasses
+
+_DEPTH = 9
+#: Beats of a skid buffer.
+_SKID = 2
+#: Numbers of the memories that are written.
+_WRITABLE = (0, 2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Inputs of the unit in one cycle."""
+
+    request: tuple[int, int] | None
+    response_ready: bool
+    write: tuple[int, int, int] | None
+    read_ready: tuple[bool, bool, bool]
+    write_ready: tuple[bool, bool]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Outputs of the unit in one cycle."""
+
+    request_ready: bool
+    response: int | None
+    write_ready: bool
+    settled: bool
+    read: tuple[int, int] | None
+    answering: tuple[int, int] | None
+    write: tuple[int, int, int] | None
+
+
+class MemoryAccess:
+    """Model of the unit, one cycle after the other."""
+
+    def __init__(self) -> None:
+        self._asked: collections.deque[tuple[int, int]] = collections.deque()
+        self._writes: collections.deque[tuple[int, int, int]] = collections.deque()
+        self._answers: collections.deque[int] = collections.deque()
+        self._coming: list[tuple[int, int] | None] = [None, None]  # place and number, the next one first
+        self.granted = 0
+        self._departed = 0
+
+    def outputs(self) -> Outputs:
+        """Outputs in this cycle."""
+        asks = bool(self._asked) and self.granted - self._departed < _DEPTH
+        return Outputs(
+            request_ready=len(self._asked) < _SKID, response=self._answers[0] if self._answers else None,
+            write_ready=len(self._writes) < _SKID, settled=not self._writes,
+            read=self._asked[0] if asks else None, answering=self._coming[0],
+            write=self._writes[0] if self._writes and self._writes[0][0] in _WRITABLE else None)
+
+    def step(self, given: Inputs) -> None:
+        """Advance by one cycle."""
+        now = self.outputs()
+        if now.response is not None and given.response_ready:
+            self._answers.popleft()
+            self._departed += 1
+        if now.answering is not None:
+            self._answers.append(now.answering[1])
+        granted = now.read is not None and given.read_ready[now.read[0]]
+        self._coming = [self._coming[1], (self._asked[0][0], self.granted) if granted else None]
+        if granted:
+            self._asked.popleft()
+            self.granted += 1
+        if self._writes:
+            place = self._writes[0][0]
+            if place not in _WRITABLE or given.write_ready[_WRITABLE.index(place)]:
+                self._writes.popleft()
+        if given.request is not None and now.request_ready:
+            self._asked.append(given.request)
+        if given.write is not None and now.write_ready:
+            self._writes.append(given.write)

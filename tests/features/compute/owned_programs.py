@@ -1,0 +1,115 @@
+"""Random programs of buffers as lists of products, and overlaps put into their plans."""
+
+import dataclasses
+
+import numpy as np
+
+from hdl.features.compute.layer_list import INSTRUCTION_WORDS, MOST_INSTRUCTIONS, Initial, Kind, Place, gemm_layout
+from host.memory.checker import dead_reads, injected, overlaps, random_profile
+from host.memory.plan import Operation, Profile, make_plan
+from sim.golden.features.compute.compute import Engine, pack
+
+#: Elements of a memory row. A word of a random program is a row here.
+LANES = 4
+
+
+def engine(**options):
+    """Golden engine whose array every product fits."""
+    return Engine(rows=1, lanes=LANES, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """List whose instructions read and write whole buffers, and the buffer that the host gives before it.
+
+    Members
+    -------
+    words : array of uint32
+    given : range
+        Rows of this buffer.
+    profile : Profile
+    """
+
+    words: np.ndarray
+    given: range
+    profile: Profile
+
+    def give(self, generator, activations, owners, base):
+        """Write the list, and small numbers as the buffer that the host gives."""
+        rows = np.arange(self.given.start, self.given.stop)
+        places = (LANES * rows[:, None] + np.arange(LANES)).ravel()
+        activations[places] = generator.random(len(places)).astype(np.float32).view(np.uint32)
+        activations[base:base + len(self.words)] = self.words
+        owners.write(rows)
+        owners.write(np.arange(base, base + len(self.words)) // LANES)
+        return places
+
+
+def _operand(profile, places, name):
+    return {"place": Place.ACTIVATIONS, "base": LANES * places[name], "owner": [*profile.words].index(name) + 1}
+
+
+def _products(profile, places, operation):
+    """Products C = ONES · B, or C = C + ONES · B, of which each reads all rows of a buffer and writes all of one."""
+    written, = operation.writes
+    c, rows = _operand(profile, places, written), profile.words[written]
+    others = [name for name in operation.reads if name != written]
+    same = {"start": c, "stride_start": LANES, "initial": Initial.MATRIX}
+    for number, name in enumerate(others or [None]):
+        b = {"place": Place.WEIGHTS} if name is None else _operand(profile, places, name)
+        yield pack(gemm_layout(), {
+            "kind": Kind.GEMM, "m": rows, "n": LANES, "k": 1 if name is None else profile.words[name],
+            "tile": 2, "row_tiles": 1, "column_tiles": 1, "rounds": 3,
+            "a": {"place": Place.ONES}, "b": b, "stride_b": LANES, "c": c, "stride_c": LANES,
+            **(same if number or written in operation.reads else {})})
+
+
+def _program(profile, places):
+    """List of a program by places of its buffers; None if it is too long."""
+    first = profile.operations[0].writes[0]
+    listed = [words for operation in profile.operations[1:] for words in _products(profile, places, operation)]
+    if len(listed) >= MOST_INSTRUCTIONS:
+        return None
+    words = np.concatenate([*listed, np.zeros(INSTRUCTION_WORDS, np.uint32)])
+    return Program(words, range(places[first], places[first] + profile.words[first]), profile)
+
+
+def draw(generator, *, rows, most, shrink=1):
+    """Program with its plan, and the same one with a plan that an overlap was put into, which both checks find.
+
+    Parameters
+    ----------
+    generator : Generator
+    rows : int
+        Memory rows that both take at most.
+    most : int
+        Most operations.
+    shrink : int
+        Divisor of the rows of buffers.
+
+    Returns
+    -------
+    tuple of Program
+        The good and the wrong one, or None for a wrong one where there is none, or a list that is refused since its
+        targets lie over operands of the same instruction.
+    """
+    while True:
+        found = random_profile(generator, most=most)
+        profile = Profile({name: -(-words // shrink) for name, words in found.words.items()},
+                          [Operation(one.name, one.reads, one.writes) for one in found.operations])
+        plan = make_plan(profile, rounds=20)
+        good = _program(profile, plan.places)
+        if good is None or plan.peak > rows:
+            continue
+        places = injected(profile, plan.places, generator)
+        if places is None:
+            return good, None
+        assert overlaps(profile, places)
+        assert dead_reads(profile, places)
+        wrong = _program(profile, places)
+        top = max(places[name] + words for name, words in profile.words.items())
+        memory = np.zeros(LANES * rows + len(wrong.words), np.uint32)
+        memory[LANES * rows:] = wrong.words
+        memories = {Place.ACTIVATIONS: memory, Place.WEIGHTS: memory, Place.GRADIENTS: memory}
+        refused = engine().check(memories, base=LANES * rows, length=1)[1] is not None
+        return good, None if refused or top > rows else wrong

@@ -1,0 +1,112 @@
+"""Jobs of the row unit, drawn at random, and the numpy side of them."""
+
+import dataclasses
+
+import numpy as np
+
+from hdl.features.compute.layer_list import RowFunction
+from hdl.features.compute.row_pass import LOADS, STORES, Load, Store
+from sim.golden.features.compute.row_unit import Job
+from tests.features.compute.memories import PLACES
+from tests.features.compute.terms import draw
+
+#: Rows of each memory.
+ROWS = 4096
+
+_OPERANDS = ("x", "y", "start", "scale", "shift", "deviation", "target", "second", "third")
+_STRIDES = ("x", "y", "start", "target", "second", "third")
+_LOADED = {Load.X: "x", Load.Y: "y", Load.START: "start", Load.SCALE: "scale", Load.SHIFT: "shift",
+           Load.DEVIATION: "deviation", Load.NUMBERS: "y", Load.TABLE: "x", Load.TARGET: "target"}
+_STORED = {Store.TARGET: "target", Store.SECOND: "second", Store.THIRD: "third", Store.DEVIATION: "deviation",
+           Store.SCATTERED: "target"}
+_TABLES = {RowFunction.GATHER: "x", RowFunction.SCATTER: "target"}
+_LINES = ("scale", "shift", "deviation")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowJob:
+    """A job, and numbers of rows that are put into memory for it."""
+
+    job: Job
+    numbers: np.ndarray
+
+    def fields(self):
+        """Fields of the job's payload."""
+        found = dataclasses.asdict(self.job)
+        return found | {name: {"place": found[name][0], "row": found[name][1]} for name in _OPERANDS}
+
+    def place(self, memories):
+        """Put the numbers into memories."""
+        job = self.job
+        if job.function in _TABLES:
+            flat = memories[job.y[0]].reshape(-1)
+            address = job.y[1] * memories[0].shape[1] + job.y_lane
+            flat[address + job.stride_numbers * np.arange(job.rows)] = self.numbers.astype(np.uint32)
+
+
+def _bits(number):
+    return int(np.float32(number).view(np.uint32))
+
+
+def draw_job(generator, function, rows, columns, *, lanes, wrong=0.0, spread=None, in_place=False, started=None,
+             free=None):
+    """A job at random places, none of which meets another one, with noise in the fields that it does not use.
+
+    If it is not ``in_place``, start may be one row for all rows.
+
+    Parameters
+    ----------
+    spread : int or None
+        Numbers of rows are below it, and below the count of rows of the table; by default all are of the latter.
+    in_place : bool
+        The target is where x or start is, and so is the third matrix.
+    free : list of int or None
+        First rows of each memory that are free, which are moved on.
+    """
+    started = bool(generator.integers(2)) if started is None else started
+    width = -(-columns // lanes)
+    count = int(generator.integers(1, 40))
+    apart = int(generator.integers(1, 4))
+    free = [0] * PLACES if free is None else free
+    begun = started or function in (RowFunction.ADD, RowFunction.SCATTER)
+    used = {_LOADED[load] for load in LOADS[function]} | {_STORED[store] for store in STORES[function]}
+    used -= set() if begun else {"start", "third"}
+    fields = {name: (int(generator.integers(PLACES)), int(generator.integers(ROWS))) for name in _OPERANDS}
+    strides = {f"stride_{name}": int(generator.integers(ROWS)) for name in _STRIDES}
+    for name in sorted(used):
+        lines = count if name == _TABLES.get(function) else rows
+        stride = width + int(generator.integers(3))
+        if name in _LINES:
+            extent = max(width, -(-rows // lanes))
+        elif name == "y" and function in _TABLES:
+            extent = rows * apart // lanes + 2
+        else:
+            strides[f"stride_{name}"], extent = stride, lines * stride
+        place = int(np.argmin([top + generator.random() for top in free]))
+        begin = free[place] + int(generator.integers(3))
+        assert begin + extent <= ROWS, f"{function}, {rows} x {columns}"
+        fields[name], free[place] = (place, begin), begin + extent
+    if in_place and function not in _TABLES:
+        for name in ("target", "third"):
+            other = "start" if begun and generator.integers(2) else "x"
+            if name in used and other in used and (name == "target" or fields["target"] != fields[other]):
+                fields[name], strides[f"stride_{name}"] = fields[other], strides[f"stride_{other}"]
+    elif begun and function != RowFunction.SCATTER and generator.integers(2):
+        strides["stride_start"] = 0
+    numbers = generator.integers(count if spread is None else min(spread, count), size=rows)
+    far = generator.choice(np.array([count, count + 1, 4096, 1 << 16, (1 << 32) - 1]), rows)
+    numbers = np.where(generator.random(rows) < wrong, far, numbers)
+    factor = 1 / columns if columns and generator.random() < 0.8 else generator.standard_normal()
+    return RowJob(numbers=numbers, job=Job(
+        function=int(function), rows=rows, columns=columns, started=int(started),
+        count=count if function in _TABLES else int(generator.integers(4096)),
+        y_lane=int(generator.integers(lanes)), stride_numbers=apart, factor=_bits(factor), epsilon=_bits(1e-5),
+        **fields, **strides))
+
+
+def memories_of(generator, kind, *, lanes, jobs=()):
+    """Memories of random numbers, as arrays of (rows, lanes), with the numbers of rows of jobs."""
+    memories = [draw(generator, kind, ROWS, lanes).astype(np.uint32) for _ in range(PLACES)]
+    for job in jobs:
+        job.place(memories)
+    return memories

@@ -1,0 +1,63 @@
+"""Golden model of every cycle of the reader of labelled rows.
+
+Mirrors :mod:`hdl.features.compute.row_loader`.
+"""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden.stream import Feed, Output, Stages
+
+Flags = npt.NDArray[np.bool_]
+
+_STAGES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class LoaderTrace:
+    """Handshakes of the loader, cycle by cycle."""
+
+    job_taken: Flags
+    request_valid: Flags
+    response_taken: Flags
+    o_valid: Flags
+
+
+def trace(jobs: list[tuple[int, int, bool]], *, lanes: int, willing: npt.ArrayLike, answered: npt.ArrayLike,
+          asked: npt.ArrayLike, ready: npt.ArrayLike) -> LoaderTrace:
+    """Trace every cycle, from reset, of jobs that are rows, columns, and whether rows have labels, each.
+
+    A job is accepted when the last request of the job before is in the output register and its last element is taken.
+    Requests are made from the next cycle on; answers are taken from there on as well, one per memory row, in cycles
+    in which the stages behind them move; without labels, from the next one on.
+    """
+    rows = [(int(labelled), -(-columns // lanes)) for count, columns, labelled in jobs for _ in range(count)]
+    offers, answers = Feed(len(jobs), willing), Feed(sum(map(sum, rows)), answered)
+    requests, stages = Output(asked), Stages(_STAGES, ready)
+    taken = {name: np.zeros(offers.end, np.bool_) for name in ("job", "response")}
+    free = 0
+
+    def take(name: str, feed: Feed, cycle: int) -> None:
+        if cycle < feed.end:
+            taken[name][cycle] = True
+        feed.take(cycle)
+
+    for count, columns, labelled in jobs:
+        begin = max(offers.offered, free)
+        take("job", offers, begin)
+        asking = now = begin + 1
+        for _ in range(count):
+            for _ in range(labelled + -(-columns // lanes)):
+                asking = requests.load(asking) + 1
+            if labelled:
+                now = stages.move(max(now, answers.offered))
+                take("response", answers, now)
+            for column in range(columns):
+                now = stages.enter(max(now + 1, answers.offered))[0]
+                if column % lanes == lanes - 1 or column == columns - 1:
+                    take("response", answers, now)
+            now += labelled
+        free = max(asking, now + (not labelled))
+    return LoaderTrace(taken["job"], requests.offered >= 0, taken["response"], stages.offered >= 0)

@@ -1,0 +1,27 @@
+# amaranth: UnusedElaboratable=no
+
+import pytest
+
+from hdl.features.compute.operands import OPERANDS, operands_of
+from sim.golden import operands as golden
+from tests.refusals import refuses
+
+
+def test_names():
+    """Gateware and golden model have the same formats, with the same numbers, each of its own."""
+    assert {name: one.code for name, one in OPERANDS.items()} == {
+        name: one.code for name, one in golden.OPERANDS.items()}
+    assert len({one.code for one in OPERANDS.values()}) == len(OPERANDS)
+    assert all(0 <= one.code < 16 for one in OPERANDS.values())
+
+
+@pytest.mark.parametrize("find", [operands_of, golden.operands_of])
+def test_unknown(find):
+    message = "Operands must be one of fp32, bf16, mx9, mx6, mx4, mxfp4_e2m1, mxfp4_e2m1_up, nvfp4, not 'q'"
+    refuses(message, find, "q")
+
+
+def test_latencies():
+    scalars = {name: one for name, one in OPERANDS.items() if one.terms == 1}
+    assert {(name, dsps): one.product_latency(dsps) for name, one in scalars.items() for dsps in (4, 1)} == {
+        ("fp32", 4): 6, ("fp32", 1): 7, ("bf16", 4): 4, ("bf16", 1): 4}

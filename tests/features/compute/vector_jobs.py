@@ -1,0 +1,156 @@
+"""Jobs of the vector unit for tests: matrices in memories, what the unit reads of them, and what it wrote."""
+
+import dataclasses
+
+import numpy as np
+
+from hdl.features.compute.access import request_layout, response_layout, write_layout
+from hdl.features.compute.jobs import vector_job_layout
+from hdl.features.compute.layer_list import PADDING
+from sim.golden.features.compute import vector as model
+from sim.payload import pack, unpack
+from sim.verilated.vectors import Feed
+
+MEMORY_ROWS = 4096
+#: Cycle from a request to its answer in a quiet run.
+ANSWER = 5
+KINDS = ("ordinary", "wide", "equal", "corners", "bits")
+
+_CORNERS = np.array([0, -0.0, 1e-45, -1e-45, 1, -87.5, -10000, 3e38, -3e38, 1.18e-38, 88, np.nan, np.inf, -np.inf],
+                    np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Job with its scores as bit patterns and its labels."""
+
+    job: model.Job
+    scores: np.ndarray
+    labels: np.ndarray
+
+
+def draw_scores(generator, kind, rows, columns):
+    """Scores of a kind: near zero, of all magnitudes, equal in a row, with special values, or any bits."""
+    if kind == "bits":
+        return generator.integers(1 << 32, size=(rows, columns), dtype=np.uint32)
+    if kind == "corners":
+        values = generator.choice(_CORNERS[:11] if generator.random() < 0.5 else _CORNERS, (rows, columns))
+    elif kind == "equal":
+        same = generator.choice(np.array([-10000, 0, -0.0, 3], np.float32), (rows, 1))
+        values = np.broadcast_to(same, (rows, columns))
+    else:
+        values = generator.standard_normal((rows, columns)) * (3 if kind == "ordinary" else 60)
+    return np.ascontiguousarray(values, np.float32).view(np.uint32)
+
+
+def draw(generator, kind, rows, columns, *, lanes, wrong=0.0, function=0):
+    """A case at random places, whose strides leave gaps, at least if it has no more than 64 columns."""
+    def place(extent):
+        return int(generator.integers(4)), int(generator.integers(MEMORY_ROWS - extent))
+
+    width = -(-min(columns, 64) // lanes)
+    strides = {name: width + int(generator.integers(3)) for name in ("stride_source", "stride_target")}
+    apart = int(generator.integers(1, 7))
+    labels = generator.integers(max(columns, 1), size=rows)
+    far = generator.choice(np.array([columns, columns + 1, 64, 1 << 16, PADDING]), rows)
+    labels = np.where(generator.random(rows) < wrong, np.maximum(far, columns), labels)
+    job = model.Job(
+        rows=rows, columns=columns, source=place(rows * strides["stride_source"]), loss=place(1),
+        labels=place(rows * apart + 1), target=place(rows * strides["stride_target"]), function=function,
+        labels_lane=int(generator.integers(lanes)), loss_lane=int(generator.integers(lanes)), stride_labels=apart,
+        **strides)
+    return Case(job, draw_scores(generator, kind, rows, columns), labels)
+
+
+def job_rows(cases, lanes):
+    """Rows of the port ``job``."""
+    layout = vector_job_layout(MEMORY_ROWS, lanes)
+    jobs = [case.job for case in cases]
+    values = {}
+    for name in layout.members:
+        given = [getattr(job, name) for job in jobs]
+        if name in ("source", "labels", "target", "loss"):
+            places, rows = zip(*given, strict=True)
+            values[name] = {"place": np.array(places), "row": np.array(rows)}
+        else:
+            values[name] = np.array(given)
+    return pack(layout, values)
+
+
+def answers(generator, cases, lanes):
+    """Rows of the port ``response``: what the reads of all jobs find, beside noise in all other lanes."""
+    beats = []
+    for case in cases:
+        for read in model.reads(case.job, lanes):
+            row = generator.integers(1 << 32, size=lanes, dtype=np.uint32)
+            if read.column < 0:
+                row[read.lane] = case.labels[read.matrix_row]
+            else:
+                found = case.scores[read.matrix_row, read.column:read.column + lanes]
+                row[:len(found)] = found
+            beats.append(row)
+    elements = np.array(beats, np.uint32).reshape(-1, lanes)
+    return pack(response_layout(lanes), {"elements": elements})
+
+
+def result_of(case, *, sequences):
+    """Result of a job: bits of a softmax, or loss and gradient of labelled rows."""
+    if case.job.softmax:
+        return model.CrossEntropy(0, model.softmax(case.scores), False)
+    return model.cross_entropy(case.scores, case.labels, sequences=sequences)
+
+
+def run(unit, cases, *, lanes, columns, cycles, seed=1, willing=None, ready=True, settled=1, before=None,
+        sequences=False):
+    """Run jobs one after another, compare reads and writes with the model, and return the ports.
+
+    Parameters
+    ----------
+    willing : dict
+        Per input stream, cycles in which its source is willing.
+    ready : dict or True
+        Per output stream, cycles in which its sink is ready.
+    settled : array or int
+    before : tuple of Case and int or None
+        Another job that is cut off by a reset after some cycles.
+    sequences : bool
+        Whether the unit has functions of sequences.
+    """
+    legal = [case for case in cases if case.job.legal(columns, sequences=sequences)]
+    generator = np.random.default_rng(seed)
+    willing = willing or {}
+    ready = {"request": True, "write": True} if ready is True else ready
+    unit.reset()
+    if before:
+        case, cut = before
+        unit.lockstep(
+            sources={"job": Feed(job_rows([case], lanes)), "response": Feed(answers(generator, [case], lanes))},
+            sinks=ready, inputs={"settled": 1}, cycles=cut, seed=seed)
+        unit.reset()
+    ports = unit.lockstep(
+        sources={"job": Feed(job_rows(cases, lanes), willing.get("job")),
+                 "response": Feed(answers(generator, legal, lanes), willing.get("response"))},
+        sinks=ready, inputs={"settled": settled}, cycles=cycles, seed=seed)
+    done = np.flatnonzero(ports["done"])
+    assert len(done) == len(cases), f"{len(done)} of {len(cases)} jobs in {cycles} cycles, {seed=}"
+
+    moved = (ports["request__valid"] & ports["request__ready"]) == 1
+    asked = unpack(request_layout(MEMORY_ROWS), ports["request__payload"][moved])
+    want = [read for case in legal for read in model.reads(case.job, lanes)]
+    assert list(zip(asked["place"].tolist(), asked["row"].tolist(), strict=True)) == \
+        [(read.place, read.row) for read in want], f"{seed=}"
+
+    results = {id(case): result_of(case, sequences=sequences) for case in legal}
+    moved = (ports["write__valid"] & ports["write__ready"]) == 1
+    written = unpack(write_layout(MEMORY_ROWS, lanes), ports["write__payload"][moved])
+    got = [model.Write(place, row, {lane: values[lane] for lane in range(lanes) if keep >> lane & 1})
+           for place, row, values, keep in zip(*(written[name].tolist() for name in (
+               "place", "row", "elements", "keep")), strict=True)]
+    expected = [write for case in legal for write in model.writes(case.job, results[id(case)], lanes)]
+    for number, (left, right) in enumerate(zip(got, expected, strict=False)):
+        assert left == right, f"write {number} of {len(expected)}, {seed=}"
+    assert len(got) == len(expected), f"{seed=}"
+    bad = [id(case) not in results or results[id(case)].wrong for case in cases]
+    assert ports["bad"][done].tolist() == bad, f"{seed=}"
+    assert not ports["bad"][ports["done"] == 0].any()
+    return ports, done

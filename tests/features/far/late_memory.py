@@ -1,0 +1,52 @@
+"""A far memory as gateware, for benches: it takes requests and gives answers when it is told that it may."""
+
+from amaranth.hdl import Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In
+
+from hdl.features.far.port import far_signature
+from hdl.streams.stream import Queue
+
+
+class LateMemory(wiring.Component):
+    """Far memory with a latency, which is longer while ``speaks`` is low.
+
+    Parameters
+    ----------
+    rows, lanes : int
+    latency : int
+        Cycles of an answer, at least 1.
+
+    Members
+    -------
+    far : In(far_signature(rows, lanes))
+    takes, speaks : In(1)
+        Whether a request may be taken, or an answer given, in this cycle.
+    """
+
+    def __init__(self, *, rows, lanes, latency):
+        self._rows, self._lanes, self._latency = rows, lanes, latency
+        super().__init__({"far": In(far_signature(rows, lanes)), "takes": In(1), "speaks": In(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        far, bits = self.far, 32 * self._lanes
+        m.submodules.memory = memory = Memory(shape=bits, depth=self._rows, init=[])
+        read, write = memory.read_port(domain="comb"), memory.write_port(granularity=32)
+        m.submodules.queue = queue = Queue(shape=bits, depth=128, block=False)
+        taken = far.valid & far.ready
+        answer = Cat(read.data, taken & ~far.write)
+        for age in range(self._latency - 1):  # and the queue takes a cycle
+            later = Signal(bits + 1, name=f"answer_{age}")
+            m.d.sync += later.eq(answer)
+            answer = later
+        m.d.comb += [
+            far.ready.eq(self.takes),
+            read.addr.eq(far.row), write.addr.eq(far.row), write.data.eq(Cat(far.elements)),
+            write.en.eq(far.keep & (taken & far.write).replicate(self._lanes)),
+            queue.i.payload.eq(answer[:bits]), queue.i.valid.eq(answer[bits]),
+            far.response.eq(queue.o.valid & self.speaks), queue.o.ready.eq(self.speaks),
+            Cat(far.answer).eq(queue.o.payload),
+        ]
+        return m

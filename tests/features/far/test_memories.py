@@ -1,0 +1,249 @@
+# amaranth: UnusedElaboratable=no
+"""The memories of a server that are in its far memory: every cycle of every port against their model."""
+
+import numpy as np
+import pytest
+
+from hdl.config import NodeConfig
+from hdl.features.far.memories import OUTSTANDING, FarMemories
+from hdl.features.streaming.feature import ServerConfig, ServerMemories
+from hdl.group import GROUP
+from hdl.guard import window_layout
+from sim.verilated.vectors import Unit
+from tests.features.far import memories_model as golden
+from tests.features.far.traffic import Traffic
+
+#: Groups of readers and counts of writers: two engines at the weights, and one reader alone.
+PORTS = {
+    2: ({"weights": (0, 1), "state_0": (0,), "state_1": (0,)}, {"weights": 2, "state_0": 1, "state_1": 1}),
+    1: ({"weights": (0,)}, {"weights": 1}),
+}
+
+
+#: Windows in guarded memories of two lanes, in groups, and the queues of their ports.
+WINDOWS = {"weights": (1, 2), "state_0": (0, 0), "state_1": (1, 1)}
+OWNERS = {"weights": ((0, 1), (1, 0)), "state_0": ((0,), (0,)), "state_1": ((1,), (1,))}
+
+
+def configuration(lanes):
+    planes = {2: 2, 1: 0}[lanes]
+    return ServerConfig(
+        lanes=lanes,
+        memories=ServerMemories(gradient=32, weight=64 * lanes, state=32 * lanes, planes=planes, far=256))
+
+
+@pytest.fixture(scope="module", params=sorted(PORTS))
+def bench(request):
+    """Lanes, and the unit."""
+    lanes = request.param
+    readers, writers = PORTS[lanes]
+    return lanes, Unit(FarMemories(config=configuration(lanes), readers=readers, writers=writers),
+                       name=f"FarMemories{lanes}")
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    readers, writers = PORTS[2]
+    return Unit(FarMemories(config=configuration(2), readers=readers, writers=writers, owners=OWNERS),
+                name="GuardedFarMemories")
+
+
+def model(lanes, windows=None):
+    """The model, and the rows of the memory at each of its read ports and write ports."""
+    config, (readers, writers) = configuration(lanes), PORTS[lanes]
+    rows = {name: config.memory_map[name].words // lanes for name in config.far_bases}
+    guards = [] if windows is None else [
+        {name: (GROUP // lanes * base, GROUP // lanes * size) for name, (base, size) in windows.items()}, OWNERS]
+    return golden.FarMemories({name: base // lanes for name, base in config.far_bases.items()}, readers, writers,
+                              *guards), (
+        [rows[name] for name in rows for _ in range(len(readers[name]) + 1)],
+        [rows[name] for name in rows for _ in range(writers[name] + 1)])
+
+
+def names(lanes, kind):
+    """Ports of the unit in the order of the model's."""
+    readers, writers = PORTS[lanes]
+    counts = {name: len(groups) for name, groups in readers.items()} if kind == "read" else writers
+    return [f"{name}_{kind}__{n}" for name, count in counts.items() for n in range(count + 1)]
+
+
+def compare(lanes, unit, cycles, where, windows=None):
+    """Run the unit with the inputs of cycles, and compare its outputs."""
+    given, shown = zip(*cycles, strict=True)
+    noise = np.random.default_rng(len(cycles)).integers(0, 1 << 32, len(cycles), dtype=np.uint64)
+
+    def column(values):
+        return np.array(values, np.uint64)
+
+    inputs = {"far__ready": column([one.ready for one in given]),
+              "far__response": column([one.answer is not None for one in given]),
+              "link_reset": column([one.link_reset for one in given]), "timeout": given[0].timeout,
+              "abandon": column([sum(bit << n for n, bit in enumerate(one.abandon)) for one in given])}
+    for lane in range(lanes):
+        inputs[f"far__answer__{lane}"] = column([
+            int(noise[n]) if one.answer is None else one.answer >> 32 * lane & 0xFFFFFFFF
+            for n, one in enumerate(given)])
+    for kind in ("read", "write"):
+        for number, name in enumerate(names(lanes, kind)):
+            asked = [(one.reads if kind == "read" else one.writes)[number] for one in given]
+            inputs[f"{name}__valid"] = column([one is not None for one in asked])
+            inputs[f"{name}__row"] = column([one.row if one else 0 for one in asked])
+            if kind == "write":
+                inputs[f"{name}__keep"] = column([one.keep if one else 0 for one in asked])
+                inputs[f"{name}__elements"] = column([one.elements if one else 0 for one in asked])
+    for name, (base, size) in (windows or {}).items():
+        bits = window_layout(configuration(lanes).memory_map[name].words).const({"base": base, "size": size})
+        inputs[f"{name}_window"] = bits.as_value().value
+    unit.reset()
+    trace = unit.run(inputs)
+
+    def same(name, expected, when=None):
+        wrong = trace[name] != column(expected)
+        if when is not None:
+            wrong &= np.array(when, bool)
+        assert not wrong.any(), f"{where}: {name} in cycle {wrong.argmax()}"
+
+    for number, name in enumerate(names(lanes, "read")):
+        same(f"{name}__ready", [one.read_ready[number] for one in shown])
+        same(f"{name}__response", [one.responses[number] for one in shown])
+        same(f"{name}__elements", [one.elements for one in shown], [one.responses[number] for one in shown])
+    for number, name in enumerate(names(lanes, "write")):
+        same(f"{name}__ready", [one.write_ready[number] for one in shown])
+    asked = [one.far is not None for one in shown]
+    writes = [one.far is not None and one.far.elements is not None for one in shown]
+    same("far__valid", asked)
+    same("far__write", writes, asked)
+    same("far__row", [one.far.row if one.far else 0 for one in shown], asked)
+    same("far__keep", [one.far.keep if one.far else 0 for one in shown], writes)
+    for lane in range(lanes):
+        same(f"far__elements__{lane}", [(one.far.elements or 0) >> 32 * lane & 0xFFFFFFFF if one.far else 0
+                                        for one in shown], writes)
+    same("silent", [one.silent for one in shown])
+    same("lost", [one.lost for one in shown])
+    if windows is not None:
+        same("strays", [one.strays for one in shown])
+
+
+def test_constructor_errors():
+    readers, writers = PORTS[2]
+    with pytest.raises(ValueError, match=r"^Node must be a server, not NodeConfig\("):
+        FarMemories(config=NodeConfig(), readers=readers, writers=writers)
+    with pytest.raises(ValueError, match=r"^Readers must be of weights, state_0, state_1, not of weights$"):
+        FarMemories(config=configuration(2), readers={"weights": (0,)}, writers=writers)
+    with pytest.raises(ValueError, match=r"^Writers must be of weights, state_0, state_1, not of none$"):
+        FarMemories(config=configuration(2), readers=readers, writers={})
+    with pytest.raises(ValueError, match=r"^Groups of readers must be counted from 0, not \[0, 2\]$"):
+        FarMemories(config=configuration(2), readers=readers | {"weights": (2,)}, writers=writers)
+
+
+def test_outstanding():
+    assert OUTSTANDING == golden.OUTSTANDING
+
+
+@pytest.mark.parametrize(("pattern", "latency", "rates"), [
+    ("none", 1, (0.5, 0.3)), ("none", 90, (0.9, 0.1)), ("geometric", 16, (0.5, 0.3)), ("alternating", 40, (0.2, 0.2)),
+    ("freeze", 16, (0.7, 0.7))])
+def test_every_cycle(bench, pattern, latency, rates):
+    lanes, unit = bench
+    seed = 10 * latency + lanes
+    where = f"seed {seed}"
+    unit_model, rows = model(lanes)
+    traffic = Traffic(seed=seed, model=unit_model, rows=rows, lanes=lanes, latency=latency, pattern=pattern,
+                      rates=rates).run(6000)
+    compare(lanes, unit, traffic.cycles, where)
+    assert min(traffic.counts[name] for name in ("given", "made up", "lost", "silences")) > 5, (
+        f"{where}: {traffic.counts}")
+    assert latency == 1 or traffic.counts["dropped"] > 20, f"{where}: {traffic.counts}"
+
+
+@pytest.mark.parametrize(("pattern", "latency", "rates"), [
+    ("none", 1, (0.5, 0.3)), ("geometric", 40, (0.2, 0.2)), ("freeze", 16, (0.1, 0.1))])
+def test_guarded_memories(guarded, pattern, latency, rates):
+    """Rows outside read as zeros, and are not written; the host's are those of the memory."""
+    where = f"seed {latency}"
+    unit_model, rows = model(2, WINDOWS)
+    traffic = Traffic(seed=latency, model=unit_model, rows=rows, lanes=2, latency=latency, pattern=pattern,
+                      rates=rates).run(6000)
+    compare(2, guarded, traffic.cycles, where, WINDOWS)
+    assert min(traffic.counts[name] for name in ("given", "made up", "lost", "silences")) > 5, (
+        f"{where}: {traffic.counts}")
+    assert traffic.counts["outside"] > 100, f"{where}: {traffic.counts}"
+    assert not traffic.counts["forgotten"]
+    assert {shown.strays for _, shown in traffic.cycles} >= {0, 1, 2}, where
+
+
+def idle(unit_model, **changes):
+    """Inputs of a cycle in which nothing happens but what ``changes`` say."""
+    return golden.Inputs(**{
+        "reads": [None] * len(unit_model.readers), "writes": [None] * len(unit_model.writers), "ready": True,
+        "answer": None, "abandon": [False] * unit_model.groups, "link_reset": False, "timeout": 20} | changes)
+
+
+def play(lanes, changes):
+    """Cycles of the model with inputs given one after the other."""
+    unit_model, _ = model(lanes)
+    return [(given, unit_model.step(given)) for given in (idle(unit_model, **change) for change in changes)]
+
+
+def read(lanes, number, row):
+    """Change of the inputs: one port reads."""
+    count = len(model(lanes)[0].readers)
+    return {"reads": [golden.Request(row=row) if n == number else None for n in range(count)]}
+
+
+def test_latency(bench):
+    """An answer of the far memory comes a cycle after its request, and to the reader another one later."""
+    lanes, unit = bench
+    cycles = play(lanes, [read(lanes, 0, 5), {}, {"answer": 77}, {}, {}])
+    compare(lanes, unit, cycles, "latency")
+    assert [one.far is not None for _, one in cycles] == [False, True, False, False, False]
+    when = [one.responses[0] for _, one in cycles].index(True)
+    assert when == 2 + FarMemories.latency - 1  # the far memory has answered a cycle after it was asked
+    assert cycles[when][1].elements == 77
+
+
+def test_reset_drops_answers(bench):
+    """A reader that was reset gets the answer to its second read, not to its first."""
+    lanes, unit = bench
+    away = {"abandon": [True] * model(lanes)[0].groups}
+    cycles = play(lanes, [
+        read(lanes, 0, 5), {}, away, read(lanes, 0, 6), read(lanes, 0, 6), {"answer": 1} | read(lanes, 0, 6),
+        read(lanes, 0, 6), {}, {"answer": 2}, {}])
+    compare(lanes, unit, cycles, "reset")
+    assert [one.read_ready[0] for _, one in cycles].count(True) == 2
+    assert cycles[3][1].read_ready[0] is cycles[4][1].read_ready[0] is False
+    assert [one.elements for _, one in cycles if one.responses[0]] == [2]
+
+
+def test_silence(bench):
+    """The host gets zeros after ``timeout`` cycles, at once from then on, and what the far memory says afterwards."""
+    lanes, unit = bench
+    number = len(PORTS[lanes][0]["weights"])  # the host's port at the weights
+    quiet = {"ready": False}
+    cycles = play(lanes, [
+        read(lanes, number, 5), *[quiet] * 30, quiet | read(lanes, number, 6), *[quiet] * 3, {}, {}, {"answer": 8},
+        {}, read(lanes, number, 7), {}, {"answer": 9}, {}, {}])
+    compare(lanes, unit, cycles, "silence")
+    assert [one.elements for _, one in cycles if one.responses[number]] == [0, 0, 9]
+    assert [one.lost for _, one in cycles].count(True) == 2
+
+
+def test_forgets_when_links_are_reset(bench):
+    """A link reset in silence forgets the rows that are owed, and only then."""
+    lanes, unit = bench
+    away = {"abandon": [True] * model(lanes)[0].groups}
+    quiet, reset = {"ready": False} | away, {"ready": False, "link_reset": True} | away
+    cycles = play(lanes, [
+        read(lanes, 0, 5), {}, reset, *[quiet] * 30, reset, {}, {}, read(lanes, 0, 6), {}, {"answer": 4}, {}])
+    compare(lanes, unit, cycles, "forget")
+    assert [one.elements for _, one in cycles if one.responses[0]] == [4]
+
+
+def test_a_row_in_each_cycle(bench):
+    """Readers together get a row in each cycle while nothing makes them wait."""
+    lanes, unit = bench
+    unit_model, rows = model(lanes)
+    traffic = Traffic(seed=1, model=unit_model, rows=rows, lanes=lanes, latency=1, pattern="none", rates=(1, 0),
+                      resets=0).run(2000)
+    compare(lanes, unit, traffic.cycles, "seed 1")
+    assert sum(any(one.read_ready) for _, one in traffic.cycles) == 2000

@@ -1,0 +1,61 @@
+"""Golden model of the switch between a node's ports and its links, cycle by cycle.
+
+Wires of a link are two tuples: those that lead forward, of which the first is ``valid``, and those that lead back.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+#: Sources of a port that sends; the third is that of port 0, and one more is that of port 1.
+OFF, ENGINE, BYPASS = range(3)
+
+Wires = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Source of each port that sends, and whether the node listens to each port that receives."""
+
+    sources: tuple[int, int] = (OFF, OFF)
+    listens: tuple[bool, bool] = (False, False)
+
+    def passes(self, port: int) -> int | None:
+        """Port by which words leave again that come in by a port, or None."""
+        return next((other for other in range(2) if self.sources[other] == BYPASS + port), None)
+
+
+class LinkSwitch:
+    """Registers of the switch."""
+
+    def __init__(self, forward: int, back: int) -> None:
+        self.words: list[Wires] = [(0,) * forward, (0,) * forward]
+        self.answers: list[Wires] = [(0,) * back, (0,) * back]
+
+    def received(self, setting: Setting, words: Sequence[Wires]) -> list[Wires]:
+        """Wires to the receivers in this cycle, from those at the ports."""
+        return [(word[0] & (setting.listens[port] and setting.passes(port) is None), *word[1:])
+                for port, word in enumerate(words)]
+
+    def answered(self, setting: Setting, port: int, answers: Sequence[Wires]) -> Wires:
+        """Wires that lead back to the transmitter in this cycle, which sends by a port."""
+        return answers[port] if setting.sources[port] == ENGINE else (0,) * len(answers[port])
+
+    def tick(self, setting: Setting, port: int, words: Sequence[Wires], answers: Sequence[Wires], sent: Wires,
+             given: Sequence[Wires]) -> None:
+        """Go on by a cycle."""
+        nothing = (0,) * len(sent)
+        for sink, source in enumerate(setting.sources):
+            word = nothing
+            if source >= BYPASS:
+                word = words[source - BYPASS]
+            elif source == ENGINE and port == sink:
+                word = sent
+            self.words[sink] = word if word[0] else (0, *self.words[sink][1:])
+        for receives in range(2):
+            passed = setting.passes(receives)
+            if passed is not None:
+                self.answers[receives] = answers[passed]
+            elif setting.listens[receives]:
+                self.answers[receives] = given[receives]
+            else:
+                self.answers[receives] = (0,) * len(given[receives])

@@ -1,0 +1,127 @@
+"""Golden model of a node's two banks of programs: what is loaded, which edits are accepted, and what runs.
+
+A set is a pass, and that of a run is the number of passes before it. LOAD_PROGRAM goes into the bank that runs, and
+is refused then while a run is on, or into the idle one. A load of slot 0 of queue 0 for the idle bank empties it and
+begins its digest, the CRC-32 of the words of all loads for it, headers included. EDIT makes the idle bank the program
+from the next set on, RUN of that set changes banks, and any load for the idle bank takes the edit back.
+"""
+
+import zlib
+
+import numpy as np
+
+from hdl.control.protocol import DESCRIPTOR_WORDS, EDIT_WORDS, RUN_WORDS, Opcode, Status
+
+Command = tuple[int, ...]
+
+
+def digest_of(words: list[int], begun: int = 0) -> int:
+    """CRC-32 of words, from that of those before on."""
+    return zlib.crc32(np.array(words, "<u4").tobytes(), begun)
+
+
+class Bank:
+    """Programs of a bank."""
+
+    def __init__(self, queues: int, depth: int):
+        self.model, self.lengths = 0, [0] * queues
+        self._words = [[0] * (DESCRIPTOR_WORDS * depth) for _ in range(queues)]
+
+    @property
+    def loaded(self) -> bool:
+        """Whether there is any command."""
+        return any(self.lengths)
+
+    @property
+    def programs(self) -> list[list[Command]]:
+        """Commands of each queue."""
+        return [[tuple(words[DESCRIPTOR_WORDS * n:DESCRIPTOR_WORDS * (n + 1)]) for n in range(length)]
+                for words, length in zip(self._words, self.lengths, strict=True)]
+
+    def load(self, queue: int, slot: int, words: list[int]) -> None:
+        """Load words of a queue's program from a slot on, which ends behind the last whole command."""
+        first = DESCRIPTOR_WORDS * slot
+        self._words[queue][first:first + len(words)] = words
+        self.lengths[queue] = slot + len(words) // DESCRIPTOR_WORDS
+
+
+class ProgramBanks:
+    """Banks of a node."""
+
+    def __init__(self, *, queues: int, depth: int):
+        self._queues, self._depth = queues, depth
+        self.banks = [Bank(queues, depth) for _ in range(2)]
+        self.running = self.pending = False
+        self.bank = self.set = self.number = self.latest = 0
+        self._next = self._due = 0
+        self._digest: int | None = None
+
+    @property
+    def current(self) -> Bank:
+        """The bank that runs."""
+        return self.banks[self.bank]
+
+    @property
+    def idle(self) -> Bank:
+        """The other one."""
+        return self.banks[1 - self.bank]
+
+    def answer(self, opcode: int, count: int, body: list[int]) -> tuple[Status, list[int]]:
+        """Status and payload of the response to a request of LOAD_PROGRAM, EDIT or RUN, with ``count`` in its
+        header and these words behind it."""
+        if opcode == Opcode.LOAD_PROGRAM:
+            return self._load(count, body)
+        words = {Opcode.EDIT: EDIT_WORDS, Opcode.RUN: RUN_WORDS}[Opcode(opcode)]
+        if count != words or len(body) < 2:
+            return Status.BAD_LENGTH, []
+        if opcode == Opcode.RUN and self.running:
+            return Status.BUSY, []
+        if len(body) != words:
+            return Status.BAD_LENGTH, []
+        return (self._run(body) if opcode == Opcode.RUN else self._edit(body)), []
+
+    def _load(self, count: int, body: list[int]) -> tuple[Status, list[int]]:
+        if count % DESCRIPTOR_WORDS or not body or (len(body) == 1) != (count == 0):
+            return Status.BAD_LENGTH, [0]
+        header, words = body[0], body[1:count + 1]
+        slot, queue, idle, model = header & 0xFFFF, header >> 16 & 0x7F, bool(header >> 23 & 1), header >> 24
+        if queue >= self._queues:
+            return Status.BAD_ADDRESS, [0]
+        if slot + count // DESCRIPTOR_WORDS > self._depth:
+            return Status.TOO_LONG, [0]
+        if self.running and not idle:
+            return Status.BUSY, [0]
+        bank = self.idle if idle else self.current
+        if idle:
+            self.pending = False
+            if queue == slot == 0:
+                self._digest = 0
+                bank.lengths = [0] * self._queues
+            if self._digest is not None:
+                self._digest = digest_of([header, *words], self._digest)
+        bank.model = model
+        bank.load(queue, slot, words)
+        return Status.OK if len(body) == count + 1 else Status.BAD_LENGTH, [len(words)]
+
+    def _edit(self, body: list[int]) -> Status:
+        number, first, digest = body[0] & 0xFFFF, body[0] >> 16, body[1]
+        if number <= self.latest:
+            return Status.OLD_EDIT
+        if first != self._next:
+            return Status.WRONG_SET
+        if digest != self._digest or not self.idle.loaded:
+            return Status.WRONG_PROGRAM
+        self.pending, self._due, self.latest = True, first, number
+        return Status.OK
+
+    def _run(self, body: list[int]) -> Status:
+        passes, model, first = body[0] & 0xFFFF, body[0] >> 16 & 0xFF, body[2] >> 9 & 0xFFFF
+        turns = self.pending and first == self._due
+        bank = self.idle if turns else self.current
+        if not bank.loaded or bank.model != model:
+            return Status.NOT_LOADED
+        if turns:
+            self.bank, self.pending, self.number, self._digest = 1 - self.bank, False, self.latest, None
+        self.set, self._next = first, (first + passes) % (1 << 16)
+        self.running = passes > 0
+        return Status.OK

@@ -1,0 +1,158 @@
+# amaranth: UnusedElaboratable=no
+import itertools
+
+import numpy as np
+import pytest
+
+from hdl.features.quantization import arithmetic
+from hdl.features.quantization.arithmetic import Form, Variant
+from hdl.features.quantization.matrix_vector import MatrixVector, operand_layout, sum_layout
+from sim import formal
+from sim.golden.features.quantization import quantization as model
+from sim.payload import pack, unpack
+from sim.verilated.vectors import Feed
+from tests.hdl.pipelines import together
+from tests.hdl.unit_bench import Drive, UnitBench, Want
+from tests.refusals import refused, refused_values
+
+LANES = (1, 2, 4, 8, 16)
+FORMS = tuple(Form)
+
+
+class _Outputs:
+    """Outputs of random lengths, offsets and biases, and their beats."""
+
+    def __init__(self, lanes, bits, *, count, generator, longest=5):
+        self.layout = operand_layout(lanes, bits, bits + 1)
+        self.lengths = generator.integers(1, longest + 1, count)
+        beats = int(self.lengths.sum())
+        numbers = np.arange(count).repeat(self.lengths)
+        top = (1 << bits) - 1
+        self.codes = generator.integers(0, top + 1, (beats, lanes))
+        self.inputs = generator.integers(0, 256, (beats, lanes))
+        self.inputs[generator.random(beats) < 0.2] = 255
+        self.codes[generator.random(beats) < 0.2] = top
+        self.signed, self.subtract = generator.random(count) < 0.5, generator.random(count) < 0.5
+        # With these offsets all weights have at most one bit more than codes.
+        offsets = generator.integers(0, top + 2, count)
+        self.offsets = np.where(self.subtract, np.minimum(offsets, top), -offsets)
+        self.bias = generator.integers(-1 << 23, 1 << 23, count)
+        self.last = np.append(numbers[1:] != numbers[:-1], True)
+        ends = np.cumsum(self.lengths)
+        self.sums = []
+        for n, end in enumerate(ends):
+            rows = slice(end - self.lengths[n], end)
+            x = self.inputs[rows].ravel()
+            x = x - 256 * (x > 127) if self.signed[n] else x
+            variant = Variant.MAX if self.subtract[n] else Variant.MIN
+            self.sums.append(model.matrix_vector([self.codes[rows].ravel()], self.offsets[n], variant, x,
+                                                 self.bias[n])[0])
+        self.fields = {
+            "codes": self.codes, "inputs": self.inputs, "signed": self.signed[numbers],
+            "subtract": self.subtract[numbers], "offset": self.offsets[numbers] & (2 << bits) - 1,
+            "bias": self.bias[numbers] & 0xFFFF_FFFF, "last": self.last}
+
+    @property
+    def rows(self):
+        return pack(self.layout, self.fields)
+
+
+def _sums(rows):
+    return unpack(sum_layout(), rows)["sum"].astype(np.uint32).astype(np.int32).tolist()
+
+
+def _model(unit, outputs, willing, ready):
+    ports, offered = together(outputs.last, latency=unit.latency, willing=willing, ready=ready["o"])
+    return Want(ports, {"o": np.array(outputs.sums).astype(np.uint32)}, {"o": offered})
+
+
+def _drive(generator, lanes, bits, form, count=300):
+    outputs = _Outputs(lanes, bits, count=count, generator=generator)
+    return Drive({"i": outputs.rows}, outputs)
+
+
+def _make(lanes, bits, form):
+    return MatrixVector(lanes=lanes, bits=bits, form=form)
+
+
+BENCH = UnitBench(_make, _model, _drive)
+test_lanes = refused_values(MatrixVector, {}, "lanes", [0, 3, 64, 4.0, "4", None],
+                            "Lane count must be 1, 2, 4, 8, 16 or 32")
+test_bits = refused_values(MatrixVector, {"lanes": 4}, "bits", [0, 5, 16, "8"], "Bits must be 4 or 8")
+test_offset_bits = refused_values(MatrixVector, {"lanes": 4}, "offset_bits", [1, 17, 9.0],
+                                  "Offset bits must be an integer between 2 and 16")
+test_form = refused(MatrixVector, {"lanes": 4}, [({"form": "sum"}, "'sum' is not a valid Form")])
+test_lockstep = BENCH.lockstep([(4, 8, form) for form in FORMS], count=2_700, least=100)
+test_lockstep_of_sizes = BENCH.random(list(itertools.product(LANES, (4, 8), FORMS)))
+test_cocotb = BENCH.cocotb([(4, 8, form) for form in FORMS], cut=7)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("lanes", LANES)
+def test_throughput(lanes, form):
+    """A beat is taken in every cycle, and every sum comes one latency after its last beat."""
+    run = BENCH.check((lanes, 8, form), seed=3)
+    last = run.drive.drawn.last
+    assert run.moves("i").tolist() == list(range(len(last)))
+    assert run.moves().tolist() == (np.flatnonzero(last) + BENCH.make(lanes, 8, form).latency).tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_matrix_of_64_by_64(form):
+    """A 64 by 64 matrix takes 16 lanes 256 cycles and the latency."""
+    generator = np.random.default_rng(4)
+    codes, x = generator.integers(0, 256, (64, 64)), generator.integers(0, 256, 64)
+    offsets, bias = generator.integers(-256, 1, 64), generator.integers(-1 << 23, 1 << 23, 64)
+    rows = pack(operand_layout(16, 8, 9), {
+        "codes": codes.reshape(256, 16), "inputs": np.tile(x.reshape(4, 16), (64, 1)), "signed": np.zeros(256),
+        "subtract": np.zeros(256), "offset": offsets.repeat(4) & 511, "bias": bias.repeat(4) & 0xFFFF_FFFF,
+        "last": np.tile([0, 0, 0, 1], 64)})
+    unit = BENCH.unit(16, 8, form)
+    unit.reset()
+    trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=256 + BENCH.make(16, 8, form).latency)
+    got = _sums(trace["o__payload"][trace["o__valid"] == 1])
+    assert got == model.matrix_vector(codes, offsets, Variant.MIN, x, bias).tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("offset", "subtract", "code", "value", "bias"), [
+    (-256, 0, 0, 255, -1 << 23), (255, 0, 0, 255, (1 << 23) - 1), (0, 0, 255, 255, (1 << 23) - 1),
+    (0, 1, 255, 255, -1 << 23), (-256, 0, 0, -128, (1 << 23) - 1), (255, 1, 0, -128, -1 << 23),
+])
+def test_longest_sum(form, offset, subtract, code, value, bias):
+    """Sums of 32 bits hold the largest numbers over the stated length."""
+    length = arithmetic.LENGTH_MAX
+    beats = length // 16
+    rows = pack(operand_layout(16, 8, 9), {
+        "codes": np.full((beats, 16), code), "inputs": np.full((beats, 16), value & 255),
+        "signed": np.full(beats, value < 0), "subtract": np.full(beats, subtract),
+        "offset": np.full(beats, offset & 511), "bias": np.full(beats, bias & 0xFFFF_FFFF),
+        "last": np.arange(beats) == beats - 1})
+    unit = BENCH.unit(16, 8, form)
+    unit.reset()
+    trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=beats + 20)
+    weight = offset - code if subtract else offset + code
+    assert _sums(trace["o__payload"][trace["o__valid"] == 1]) == [bias + length * weight * value]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_products(form):
+    """One lane multiplies every code with every input, signed and unsigned."""
+    codes, values = (grid.ravel() for grid in np.meshgrid(np.arange(256), np.arange(256)))
+    for signed, subtract, offset in ((0, 0, -256), (1, 0, -100), (0, 1, 255), (1, 1, 0)):
+        count = len(codes)
+        rows = pack(operand_layout(1, 8, 9), {
+            "codes": codes[:, None], "inputs": values[:, None], "signed": np.full(count, signed),
+            "subtract": np.full(count, subtract), "offset": np.full(count, offset & 511), "bias": np.zeros(count),
+            "last": np.ones(count)})
+        unit = BENCH.unit(1, 8, form)
+        unit.reset()
+        trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=count + 20)
+        weights = offset - codes if subtract else offset + codes
+        want = weights * (values - 256 * (values > 127) if signed else values)
+        assert _sums(trace["o__payload"][trace["o__valid"] == 1]) == want.tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_offers_stand_for_all_time(form):
+    formal.prove(formal.Offers(MatrixVector(lanes=1, bits=4, form=form)), depth=2)

@@ -1,0 +1,32 @@
+"""Golden model of the check of a word on a link that repeats words: CRC-8 of polynomial 0x2f, Koopman's 0x97."""
+
+from collections.abc import Iterable
+
+_POLYNOMIAL = 0x2F
+
+
+def crc8(bits: Iterable[int], register: int = 0xFF) -> int:
+    """The register after the given bits; appended to them, bit 7 first, it leaves 0."""
+    for bit in bits:
+        feedback = register >> 7 ^ bit
+        register = (register << 1 & 0xFF) ^ (_POLYNOMIAL if feedback else 0)
+    return register
+
+
+def _table(position: int, width: int) -> list[int]:
+    """Contribution of each value of a field of a word to its check."""
+    bits = [[value >> n & 1 for n in range(width)] + [0] * (34 - position - width) for value in range(1 << width)]
+    return [crc8(one, 0) for one in bits]
+
+
+_BYTES = [_table(8 * n, 8) for n in range(4)]
+_FLAGS = _table(32, 2)
+_NOTHING = crc8([0] * 34)
+
+
+def word_check(data: int, last: int, kind: int, number: int) -> int:
+    """The check of a word with its number: data from bit 0 on, then last, then kind."""
+    found = _NOTHING ^ _FLAGS[last | kind << 1] ^ number & 0xFF
+    for n, table in enumerate(_BYTES):
+        found ^= table[data >> 8 * n & 0xFF]
+    return found

@@ -1,0 +1,60 @@
+"""Ports of a unit in every cycle, as a golden model has seen them, and their comparison with the unit."""
+
+import collections
+
+import numpy as np
+
+
+def compare(unit, rows, free=None):
+    """Run a Verilated unit on rows of its ports, and compare each output in each cycle; payloads while they are
+    valid.
+
+    Parameters
+    ----------
+    unit : Unit
+    rows : dict of array
+    free : dict, optional
+        Rows in which an output does not count, by its name.
+    """
+    unit.reset()
+    found = unit.run({port.name: rows[port.name] for port in unit.inputs})
+    assert found.keys() <= rows.keys()
+    for name, values in found.items():
+        due = rows[name]
+        if name.endswith("__payload"):
+            offered = rows[name.replace("payload", "valid")] != 0
+            values, due = values[offered], due[offered]
+        if free and name in free:
+            values = np.where(free[name], due, values)
+        wrong = np.flatnonzero(values != due)
+        assert not wrong.size, f"{name} in row {wrong[0]}: {values[wrong[0]]}, not {due[wrong[0]]}"
+
+
+class Columns:
+    """Rows of ports by name."""
+
+    def __init__(self):
+        self._rows = collections.defaultdict(list)
+        self._any = collections.defaultdict(list)  # rows in which an output does not count
+
+    def note(self, **values):
+        """Add a row for the ports of a cycle."""
+        for name, value in values.items():
+            self._rows[name].append(int(value))
+
+    def value(self, name, value):
+        """Add a row for an output of which any value will do where it is None."""
+        self._any[name].append(value is None)
+        self.note(**{name: value or 0})
+
+    def stream(self, name, payload, ready):
+        """Add a row for a stream: a payload, or None, and whether it is taken."""
+        self.note(**{f"{name}__valid": payload is not None, f"{name}__payload": payload or 0,
+                     f"{name}__ready": ready})
+
+    def __getitem__(self, name):
+        return self._rows[name]
+
+    def compare(self, unit):
+        """Run a Verilated unit on the inputs, and compare its outputs."""
+        compare(unit, {name: np.array(values, np.uint64) for name, values in self._rows.items()}, self._any)

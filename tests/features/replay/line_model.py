@@ -1,0 +1,115 @@
+"""Golden model of a link's return line: messages, and both of its ends cycle by cycle.
+
+Mirrors :mod:`hdl.features.replay.line`.
+"""
+
+import dataclasses
+
+from tests.features.replay.check_model import crc8
+
+#: Bits of a message, and of the gap before the first.
+MESSAGE = 30
+#: Place of the bit that says whether the receiver waits for a restart.
+_RECOVER = 21
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """A message of the receiver."""
+
+    expect: int = 0
+    given: int = 0
+    id: int = 0
+    recover: int = 0
+
+    def fields(self) -> list[int]:
+        """Bits 1 to 21 of the message."""
+        value = self.expect | self.given << 10 | (self.given ^ 15) << 14 | self.id << 18 | self.recover << 20
+        return [value >> n & 1 for n in range(21)]
+
+    def bits(self) -> list[int]:
+        """The bits on the line, first one first."""
+        bits = [1, *self.fields()]
+        check = crc8(bits)
+        return bits + [check >> n & 1 for n in range(7, -1, -1)]
+
+    @classmethod
+    def parse(cls, bits: list[int]) -> "Message | None":
+        """The message in 30 bits, or none if it is damaged."""
+        value = sum(bit << n for n, bit in enumerate(bits[1:22]))
+        given = value >> 10 & 15
+        if not bits[0] or crc8(bits) or value >> 14 & 15 != given ^ 15:
+            return None
+        return cls(value & 1023, given, value >> 18 & 3, value >> 20)
+
+
+class Speaker:
+    """The receiver's end: silent until it is started, then a gap, then messages without end."""
+
+    def __init__(self) -> None:
+        self.line = 0
+        self._bits: list[int] | None = None
+        self._sent: list[int] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether it has been started."""
+        return self._bits is not None
+
+    def step(self, now: Message, start: bool) -> None:
+        """One cycle. A message tells what is so when it begins, but ``recover`` is as late as can be."""
+        if self._bits is None:
+            self.line = 0
+        elif self._bits:
+            self.line = self._bits.pop(0)
+        else:
+            if len(self._sent) == MESSAGE:
+                self._sent = []
+            if not self._sent:
+                self._message = now
+            if len(self._sent) == _RECOVER:
+                self._message = dataclasses.replace(self._message, recover=now.recover)
+            self.line = self._message.bits()[len(self._sent)]
+            self._sent.append(self.line)
+        if start:
+            self._bits, self._sent = [0] * MESSAGE, []
+
+
+class Listener:
+    """The transmitter's end: finds the first message after a gap, and keeps its phase for good."""
+
+    def __init__(self) -> None:
+        self.complete: list[int] | None = None
+        self.marked = False
+        self._zeros = 0
+        self._bits: list[int] | None = None  # of the message that is coming in; none while there is no phase
+        self._whole = True  # all of them have come by this line
+        self._other: int | None = None  # bits that have come by the other line in its message
+
+    def step(self, line: int, lost: bool, swap: bool = False) -> None:
+        """One cycle; ``lost``: the message just complete was not the first one, after all. ``swap``: from the next
+        cycle on, the line is the other one."""
+        if self._other is not None:
+            self._other = (self._other + 1) % MESSAGE
+        self._step(line, lost)
+        if swap:
+            here = None if self._bits is None else len(self._bits)
+            self._bits, self._whole = (None, True) if self._other is None else ([0] * self._other, False)
+            self._other, self._zeros = here, 0
+            self.complete, self.marked = None, False
+
+    def _step(self, line: int, lost: bool) -> None:
+        self.complete, self.marked = None, False
+        if lost:
+            self._bits, self._zeros = None, 0
+        elif self._bits is not None:
+            self._bits.append(line)
+            if len(self._bits) == MESSAGE:
+                self.complete = self._bits if self._whole else None
+                self._bits, self._whole = [], True
+        elif not line:
+            self._zeros = min(self._zeros + 1, MESSAGE)
+        else:
+            if self._zeros == MESSAGE:
+                self._bits, self.marked = [1], True
+            self._zeros = 0

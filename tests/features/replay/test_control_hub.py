@@ -1,0 +1,197 @@
+# amaranth: UnusedElaboratable=no
+"""Dispatch of control words, in lockstep with its model: hdl/features/replay/control_hub.py."""
+
+import random
+
+import pytest
+
+from hdl.features.replay.control_hub import ControlHub
+from hdl.features.replay.control_word import ControlType, control_layout
+from sim.golden.features.replay import control_words
+from sim.golden.features.replay.control_words import Message, Signal, keepalive_word, marked, parted
+from sim.verilated.vectors import Unit
+from tests.features.replay.columns import Columns
+from tests.refusals import refuses
+
+TAKES = [(ControlType.SIGNAL,), (ControlType.KEEPALIVE,), (ControlType.READY, ControlType.CLOSE)]
+
+
+@pytest.fixture(scope="module")
+def unit():
+    return Unit(ControlHub(takes=TAKES))
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return Unit(ControlHub(takes=TAKES, tenants=True))
+
+
+def first_word(type, words, tag=0x1234):
+    return control_layout().const({"type": type, "words": words, "tag": tag}).as_bits()
+
+
+def messages(generator, count):
+    """Messages of all types, whether somebody knows them or not, and damaged ones; lists of words."""
+    found = []
+    for _ in range(count):
+        type = generator.choice([*ControlType, 9, 15])
+        if type is ControlType.SIGNAL:
+            found.append([Signal(*(generator.getrandbits(bits) for bits in (4, 2, 6, 16))).word])
+        elif type in (ControlType.RESTART, ControlType.READY):
+            found.append([type.value | generator.getrandbits(28) << 4])
+        elif type is ControlType.KEEPALIVE:
+            found.append([keepalive_word(generator.randrange(16))])
+        else:
+            words = generator.choice([0, 0, 1, 2, 5, 255]) if generator.random() < .3 else generator.randrange(3)
+            number = getattr(type, "value", type)
+            first = number | words << 4 | generator.getrandbits(16) << 12
+            found.append([first, *(generator.getrandbits(32) for _ in range(words))])
+            if generator.random() < .1:
+                found[-1] = [first | 1 << generator.randrange(28, 32)]
+    return found
+
+
+class Bench:
+    """The model, a record of its ports, and what it hands to each unit and to the link."""
+
+    def __init__(self, tenant=None):
+        self.model = control_words.ControlHub(takes=[[type.value for type in types] for types in TAKES],
+                                              tenant=tenant)
+        self.columns = Columns()
+        self.handed, self.sent = [[] for _ in TAKES], []
+        self.words, self.gives = [], [[] for _ in TAKES]
+        self._offered = [False] * len(TAKES)
+
+    def step(self, *, ready=1, takes=None, willing=None, offers=True, reset_link=0):
+        model, columns = self.model, self.columns
+        takes = [1] * len(TAKES) if takes is None else takes
+        word = self.words[0] if self.words and offers else None
+        for n, give in enumerate(self.gives):  # what is on offer stays so
+            self._offered[n] = bool(give) and (self._offered[n] or willing is None or willing[n])
+        given = [give[0] if offered else None for give, offered in zip(self.gives, self._offered, strict=True)]
+        unit, seen = model.handed(word or 0)
+        taken = model.ready(word or 0, takes)
+        granted = model.granted(given, ready)
+        columns.stream("i", word, taken)
+        columns.stream("o", model.o, ready)
+        columns.note(reset_link=reset_link, **({} if model.tenant is None else {"tenant": model.tenant}))
+        for n in range(len(TAKES)):
+            mine = word is not None and unit == n
+            columns.stream(f"take__{n}", seen.data | seen.first << 32 | seen.last << 33 if mine else None, takes[n])
+            offer = given[n]
+            columns.stream(f"give__{n}", None if offer is None else offer.data | offer.first << 32 | offer.last << 33,
+                           granted == n)
+            if mine and taken:
+                self.handed[n].append(seen)
+        if model.o is not None and ready:
+            self.sent.append(model.o)
+        model.step(word=word, takes=takes, offers=given, ready=ready, reset_link=reset_link)
+        if word is not None and taken:
+            self.words.pop(0)
+        if granted is not None and given[granted] is not None:
+            self.gives[granted].pop(0)
+            self._offered[granted] = False
+
+
+def whole(message):
+    return [Message(word, int(n == 0), int(n == len(message) - 1)) for n, word in enumerate(message)]
+
+
+def test_types(unit):
+    """Each message goes to the unit of its type as a whole; unknown ones are skipped, whatever their words look like,
+    and of one whose zeros are not zero only that word is."""
+    bench = Bench()
+    known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0)],
+             [first_word(ControlType.CLOSE, 1), Signal(1, 0, 2, 3).word]]
+    skipped = [[first_word(ControlType.SYNC, 2), Signal(1, 0, 2, 3).word, keepalive_word(1)],
+               [9 | 1 << 4, keepalive_word(1)], [ControlType.CLOSE.value | 3 << 4 | 1 << 30],
+               [1 | 0x123456 << 4]]
+    for message, other in zip(known, skipped, strict=True):
+        bench.words += [*other, *message]
+    for _ in range(40):
+        bench.step()
+    assert bench.handed == [whole(known[0]), whole(known[1]), [*whole(known[2]), *whole(known[3])]]
+    bench.columns.compare(unit)
+
+
+def test_messages_are_not_mixed(unit):
+    """Messages of several units at the same time: each is sent as a whole, the first unit's first; latency."""
+    bench = Bench()
+    bench.gives = [whole([10]), whole([20, 21, 22]), whole([30, 31])]
+    for cycle in range(20):
+        bench.step(willing=[cycle > 3, cycle > 0 and cycle != 3, cycle > 2])
+    assert bench.sent == [20, 21, 22, 10, 30, 31]
+    bench.columns.compare(unit)
+    bench = Bench()
+    bench.gives[1] = whole([5])
+    bench.step()
+    assert bench.model.o == 5
+    assert ControlHub.latency == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lockstep(unit, seed):
+    generator = random.Random(seed)
+    bench = Bench()
+    bench.words = [word for message in messages(generator, 300) for word in message]
+    bench.gives = [[word for message in messages(generator, 200) for word in whole(message)] for _ in TAKES]
+    for _ in range(3000):
+        bench.step(ready=generator.random() < .8, offers=generator.random() < .8, takes=[
+            int(generator.random() < .8) for _ in TAKES], willing=[generator.random() < .2 for _ in TAKES],
+            reset_link=generator.random() < .002)
+    assert all(bench.handed)
+    bench.columns.compare(unit)
+
+
+def test_marks_by_hand():
+    """A mark changes the type of a SIGNAL, zeros of a READY, and reserved bits of other messages."""
+    signal, ready, alive = Signal(1, 0, 2, 3).word, ControlType.READY.value | 5 << 4 | 7 << 16, keepalive_word(2)
+    assert [marked(signal, tenant) for tenant in range(3)] == [signal, signal - 2 + 9, signal - 2 + 10]
+    assert marked(ready, 2) == ready | 2 << 9
+    assert marked(alive, 1) == alive | 1 << 28
+    for word in (signal, ready, alive):
+        for tenant in range(3):
+            assert parted(marked(word, tenant)) == (tenant, word)
+    assert parted(alive | 3 << 28)[0] is parted(ready | 4 << 9)[0] is None
+
+
+@pytest.mark.parametrize("tenant", range(3))
+def test_tenants(shared, tenant):
+    """Messages of the own tenant alone are handed on, also behind those of others, whose words are skipped; and what
+    is sent is marked, in the first word of a message."""
+    bench = Bench(tenant)
+    known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0) & ~0xFE00],
+             [first_word(ControlType.CLOSE, 4), 9, 10, 0xFFFFFFF3, 0xFFFFFFF4]]
+    for message in known:
+        for one in (0, 1, 2):
+            bench.words += [marked(message[0], one), *message[1:]]
+    bench.gives = [whole(known[0]), whole(known[1]), [*whole(known[2]), *whole(known[3])]]
+    for _ in range(50):
+        bench.step()
+    assert bench.handed == [whole(known[0]), whole(known[1]), [*whole(known[2]), *whole(known[3])]]
+    assert bench.sent == [word for message in known for word in (marked(message[0], tenant), *message[1:])]
+    bench.columns.compare(shared)
+
+
+def test_lockstep_of_tenants(shared):
+    """Any words, of any tenant, which changes while links are reset."""
+    generator = random.Random(2)
+    bench = Bench(0)
+    bench.words = [word for message in messages(generator, 600)
+                   for word in (marked(message[0], generator.randrange(3)), *message[1:])]
+    bench.gives = [[word for message in messages(generator, 200) for word in whole(message)] for _ in TAKES]
+    for _ in range(3000):
+        reset = generator.random() < .005
+        bench.step(ready=generator.random() < .8, offers=generator.random() < .8, takes=[
+            int(generator.random() < .8) for _ in TAKES], willing=[generator.random() < .2 for _ in TAKES],
+            reset_link=reset)
+        if reset:
+            bench.model.tenant = generator.randrange(3)
+    assert all(bench.handed)
+    bench.columns.compare(shared)
+
+
+@pytest.mark.parametrize("takes", [[], [[]], [[ControlType.SIGNAL], [ControlType.SIGNAL]], [[99]]])
+def test_types_are_checked(takes):
+    message = f"Types must be of ControlType, one at least, and each of one unit, not {[tuple(t) for t in takes]!r}"
+    refuses(message, ControlHub, takes=takes)

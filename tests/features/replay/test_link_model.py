@@ -1,0 +1,218 @@
+"""The golden model of a link that repeats words, by itself: link_model.py and line_model.py."""
+
+import pytest
+
+from tests.features.replay.check_model import crc8
+from tests.features.replay.line_model import MESSAGE, Listener, Message, Speaker
+from tests.features.replay.link_model import Transmitter, Word, restart_word
+from tests.features.replay.play import WIRES, Play, cut, flip, random_play
+
+
+def stream(words, packet=70):
+    return [(word * 0x9E3779B1 & 0xffffffff, int(word % packet == packet - 1)) for word in range(words)]
+
+
+def test_restart_word():
+    for start, type in ((0, 1), (1, 14)):
+        data = type | 0x2A5 << 4 | 2 << 14
+        assert restart_word(0x2A5, 2, start) == Word(1, data, 1, 1, crc8([*(data >> n & 1 for n in range(32)), 1, 1]))
+
+
+def test_message():
+    bits = Message(expect=0x201, given=5, id=2, recover=1).bits()
+    assert bits[:22] == [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1, 0, 1, 1]
+    assert len(bits) == MESSAGE
+    assert crc8(bits) == 0
+    assert Message.parse(bits) == Message(0x201, 5, 2, 1)
+    for first in range(MESSAGE):
+        for second in range(first, MESSAGE):
+            assert Message.parse([bit ^ (n in (first, second)) for n, bit in enumerate(bits)]) is None
+    assert Message.parse([1] * MESSAGE) is None
+    assert Message.parse([0] * MESSAGE) is None
+
+
+def test_cut_messages():
+    """Zeros in the place of credits are found whatever the check says."""
+    for given in range(16):
+        bits = Message(expect=0x155, given=given).bits()
+        for first in range(1, 19):
+            for end in range(max(first + 1, 12), MESSAGE + 1):
+                seen = Message.parse([0 if first <= n < end else bit for n, bit in enumerate(bits)])
+                assert seen is None or seen.given == given
+
+
+def test_first_messages():
+    """Shifted first messages, with a wrong bit or without, are none: the phase is found for certain."""
+    for id in range(4):
+        line = [0] * MESSAGE + Message(id=id).bits() * 3
+        for shift in range(2 * MESSAGE):
+            if shift == MESSAGE:
+                continue
+            window = line[shift:shift + MESSAGE]
+            for wrong in range(-1, MESSAGE):
+                assert Message.parse([bit ^ (n == wrong) for n, bit in enumerate(window)]) is None
+
+
+def test_line():
+    speaker, listener = Speaker(), Listener()
+    seen = []
+    for cycle in range(40 + 4 * MESSAGE):
+        listener.step(speaker.line, lost=False)
+        speaker.step(Message(expect=cycle, recover=int(cycle >= 75)), start=cycle == 3)
+        if listener.complete:
+            seen.append((cycle, Message.parse(listener.complete)))
+    # It tells the number of when it began, and `recover` of 21 cycles later.
+    assert seen == [(64, Message(34, 0, 0, 0)), (94, Message(64, 0, 0, 1)), (124, Message(94, 0, 0, 1)),
+                    (154, Message(124, 0, 0, 1))]
+
+
+@pytest.mark.parametrize("latency", [0, 1, 16, 64, 200])
+def test_clean(latency):
+    """Start, latency to the cycle, a word per cycle from the first to the last one as far as the window reaches."""
+    play = Play(stream(800), segments=12, latency=latency).run(4000)
+    play.assert_mended()
+    assert (play.restarts, play.repeated, play.failed) == (0, 0, 0)
+    assert play.transmitter.delay == latency
+    assert play.fresh == 800
+    if latency <= 64:
+        assert play.moments[-1] - play.moments[0] == 799
+
+
+def test_one_flipped_bit():
+    """Known answer: a flipped bit of word 5 with 16 cycles of wire costs one restart and at most 80 cycles."""
+    clean = Play(stream(700), segments=12, latency=16).run(3000)
+    at = clean.moments[5] - 4
+    found = Play(stream(700), segments=12, latency=16, faults=lambda cycle: flip("data", 7) if cycle == at else None)
+    found.run(3000).assert_mended()
+    assert (found.restarts, found.failed) == (1, 1)
+    assert 0 < found.moments[-1] - clean.moments[-1] <= 80
+    assert found.repeated > 0
+    assert found.fresh == 700
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_every_moment(wire):
+    """A wrong bit in any cycle of a message's period: at most 80 cycles, one restart, and none for the line."""
+    clean = Play(stream(420), segments=12, latency=16).run(3000)
+    for at in range(200, 200 + MESSAGE):
+        found = Play(stream(420), segments=12, latency=16, faults=lambda c, at=at: flip(wire) if c == at else None)
+        found.run(3000).assert_mended()
+        assert found.restarts == (wire != "line")
+        assert found.moments[-1] - clean.moments[-1] <= (0 if wire == "line" else 80)
+
+
+@pytest.mark.parametrize("wire", ["valid", "check", "line"])
+def test_start(wire):
+    """A wrong bit at any moment of the start, on wires that repeat the answer for longer than a START waits too."""
+    for latency in (3, 110):
+        for at in range(0, 150, 1 if latency == 3 else 7):
+            found = Play(stream(70), segments=12, latency=latency)
+            found.faults = lambda cycle, at=at: flip(wire) if cycle == at else None
+            found.run(4000).assert_mended()
+            assert found.transmitter.delay == latency
+
+
+@pytest.mark.parametrize("latency", [7, 60, 200])
+def test_reset_shorter_than_the_wires(latency):
+    """Words, START and messages from before a reset that still come after it change nothing, nor what is measured."""
+    for moment in range(1, 5 * latency + 300, 113):
+        play = Play(stream(1500), segments=12, latency=latency,
+                    resets=lambda cycle, moment=moment: moment <= cycle < moment + 4)
+        while play.cycle < moment + 4:
+            play.step()
+        sent = play.sent[play._word:]
+        play.received.clear()
+        while len(play.received) < len(sent):
+            assert play.cycle < 20_000, (moment, len(play.received))
+            play.step()
+        assert play.received == sent, moment
+        assert play.transmitter.delay == latency, moment
+
+
+@pytest.mark.parametrize("latency", [250, 480])
+def test_long_wires(latency):
+    """A link starts as long as the answer to its second START comes before the third, with the right latency."""
+    play = Play(stream(600), segments=12, latency=latency).run(9000)
+    play.assert_mended()
+    assert play.transmitter.delay == latency
+
+
+@pytest.mark.parametrize("wire", ["valid", "data", "line"])
+def test_two_ports(wire):
+    """A wrong bit at any moment of the changes between two links, each of which starts in the meantime."""
+    for at in range(0, 900, 17):
+        play = Play(stream(70, packet=7), segments=3, latency=4, route=[0, 1] * 5)
+        play.faults = lambda cycle, at=at: flip(wire) if cycle == at else None
+        play.run(6000).assert_mended()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random(seed):
+    """Faults of any wire, cuts, control words, and stalls on every side."""
+    play = random_play(seed).run(60_000)
+    play.assert_mended()
+    assert play.receiver.overrun == 0
+
+
+class AgainstThePointer(Transmitter):
+    """A transmitter that judges acknowledgements against the next word to send."""
+
+    @property
+    def flying(self):
+        return (self.send - self.acknowledged) % 1024
+
+
+def test_no_livelock():
+    """An outage of the line alone: the receiver goes on, and the transmitter goes back to what it knows. Judged
+    against the next word to send, the receiver's numbers then look impossible, and it restarts for ever."""
+    def outage(cycle):
+        return (lambda word, line: (word, 0)) if 400 <= cycle < 1000 else None
+
+    play = Play(stream(1400), segments=12, latency=16, faults=outage).run(3000)
+    play.assert_mended()
+    stuck = Play(stream(1400), segments=12, latency=16, faults=outage)
+    stuck.transmitter = AgainstThePointer(segments=12)
+    with pytest.raises(AssertionError, match=r"of 1400 words in 6000 cycles$"):
+        stuck.run(6000)
+    assert stuck.restarts > 10
+
+
+class Impatient(Transmitter):
+    """A transmitter that sends words behind a restart that nobody has asked for."""
+
+    _holds = property(lambda self: False, lambda self, value: None)
+
+
+@pytest.mark.parametrize("pace", [2, 5, 20])
+def test_slow_wires(pace):
+    """On wires that carry a word in several cycles, a damaged word costs four windows of words at most. Restarts
+    without news alone never fill them; with words behind each, they would for ever."""
+    clean = Play(stream(700), latency=8, pace=pace).run(20_000)
+    clean.assert_mended()
+    assert clean.restarts == 0
+
+    def play(model):
+        found = Play(stream(700), latency=8, pace=pace,
+                     faults=lambda cycle: flip("data") if 300 <= cycle < 300 + pace else None)
+        found.transmitter = model(segments=3)
+        return found
+
+    found = play(Transmitter).run(40_000)
+    found.assert_mended()
+    assert found.failed == 1
+    assert found.cycle - clean.cycle <= 4 * 256 * pace
+    assert len(found.wires[0]) <= 256
+    if pace == 20:
+        stuck = play(Impatient)
+        with pytest.raises(AssertionError, match=r"of 700 words in 40000 cycles$"):
+            stuck.run(40_000)
+        assert len(stuck.wires[0]) > 1_000
+
+
+def test_no_end():
+    """Wires that are cut for good: nothing is received, and restarts go on."""
+    play = Play(stream(700), segments=12, latency=16, faults=lambda cycle: cut if cycle > 300 else None)
+    with pytest.raises(AssertionError, match=r"words in 2000 cycles$"):
+        play.run(2000)
+    assert play.restarts > 5
+    assert play.received == play.sent[:len(play.received)]

@@ -1,0 +1,95 @@
+# amaranth: UnusedElaboratable=no
+"""The transmitter of a link that repeats words, in lockstep with its model: hdl/features/replay/transmitter.py."""
+
+import random
+
+import pytest
+
+from hdl.features.replay.transmitter import ReplayTransmitter
+from sim.verilated.vectors import Unit
+from tests.features.replay.play import Play, assert_lockstep, cut, random_play
+from tests.refusals import refused
+
+
+@pytest.fixture(scope="module")
+def unit():
+    return Unit(ReplayTransmitter(segments=3, egress_words=268))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lockstep(unit, seed):
+    assert_lockstep(unit, random_play(100 + seed).run(60_000), "t_")
+
+
+@pytest.fixture(scope="module")
+def two():
+    return Unit(ReplayTransmitter(segments=3, egress_words=268, ports=2), name="TwoPorts")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_links(two, seed):
+    """Packets by two ports in random order, each of which has wires of its own."""
+    generator = random.Random(seed)
+    play = random_play(200 + seed, route=[generator.randrange(2) for _ in range(30)]).run(60_000)
+    play.assert_mended()
+    assert_lockstep(two, play, "t_")
+
+
+def test_two_links_reset(two):
+    """A reset at any moment: both links start again."""
+    for moment in range(40, 700, 61):
+        play = random_play(moment, route=[0, 1] * 15,
+                           resets=lambda cycle, moment=moment: moment <= cycle < moment + 3)
+        for _ in range(1500):
+            play.step()
+        assert_lockstep(two, play, "t_")
+
+
+def test_latency(unit):
+    play = Play([(word, int(word % 70 == 69)) for word in range(210)], latency=16, willing=lambda: play.cycle > 200)
+    play.run(2000)
+    assert_lockstep(unit, play, "t_")
+    taken, sent = (play.trace[name].index(1, 150) for name in ("t_i__valid", "t_fresh"))
+    assert sent - taken == ReplayTransmitter.latency
+    assert play.trace["t_fresh"][sent:sent + 210] == [1] * 210
+
+
+def test_reset(unit):
+    """A reset at any moment, while wires are damaged or not: everything is dropped, and the link starts again."""
+    for moment in range(1, 300, 23):
+        play = random_play(moment, resets=lambda cycle, moment=moment: moment <= cycle < moment + 3)
+        for _ in range(900):
+            play.step()
+        assert_lockstep(unit, play, "t_")
+
+
+def test_small():
+    """With a window of three words and eight rows, which are full most of the time."""
+    play = random_play(1, rows=8, window=3, latency=5).run(60_000)
+    play.assert_mended()
+    assert_lockstep(Unit(ReplayTransmitter(segments=3, egress_words=8, window=3)), play, "t_")
+
+
+def test_no_end(unit):
+    """A cut for good, and a link that never starts."""
+    for since in (0, 400):
+        play = random_play(5, faults=lambda cycle, since=since: cut if cycle >= since else None)
+        for _ in range(4000):
+            play.step()
+        assert play.restarts > 5 or not since
+        assert_lockstep(unit, play, "t_")
+
+
+test_parameters = refused(ReplayTransmitter, {"segments": 3, "egress_words": 268}, [
+    ({"segments": 1}, "Segment count must be an integer from 2 to 15, not 1"),
+    ({"segments": 16}, "Segment count must be an integer from 2 to 15, not 16"),
+    ({"egress_words": 4}, "Egress depth must be an integer from 5 to 512, not 4"),
+    ({"egress_words": 513}, "Egress depth must be an integer from 5 to 512, not 513"),
+    ({"ports": 3}, "Port count must be 1 or 2, not 3"),
+    ({"window": 256}, "Window must be 3, 7, 15, 31, 63, 127 or 255, not 256"),
+])
+
+
+def test_rows():
+    rows = [ReplayTransmitter(segments=2, egress_words=words).rows for words in (5, 256, 257, 512)]
+    assert rows == [256, 256, 512, 512]

@@ -1,0 +1,87 @@
+"""Numbers of a transmitter's words: hdl/features/replay/window.py.
+
+The transmitter's lockstep tests see every cycle of it; here is a proof for all time.
+"""
+
+import pytest
+from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from hdl.features.replay.window import NUMBER_BITS, Window
+from sim.formal import RefutedError, prove
+
+ROWS, WINDOW = 8, 3
+
+
+class KeepsWhatHasNotArrived(wiring.Component):
+    """A word is kept until it has arrived, if of any two messages in a row one at least is true.
+
+    ``arrived`` is the number that the receiver expects. It grows with the words that were sent, in any cycle. A true
+    message has a number that was the receiver's at some time since the last true one; a wrong one has any number.
+    """
+
+    enters: In(1)
+    fetches: In(1)
+    complete: In(1)
+    expect: In(NUMBER_BITS)
+    is_true: In(1)
+    arrives: In(1)
+    demanded: In(1)
+    goes_back: In(1)
+
+    def __init__(self, *, two_wrong=False):
+        super().__init__()
+        self._two_wrong = two_wrong
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.window = window = Window(rows=ROWS, window=WINDOW)
+        arrived, told = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # what it expects, and the last true message
+        was_true, was_complete = Signal(init=1), Signal()
+
+        def distance(first, last):
+            return (last - first)[:NUMBER_BITS]
+
+        base = window.acknowledged
+        m.d.comb += [
+            window.enters.eq(self.enters & window.room),
+            window.fetches.eq(self.fetches & window.pending),
+            window.complete.eq(self.complete & ~was_complete),
+            window.expect.eq(self.expect),
+            window.count.eq(1),
+            window.demanded.eq(self.demanded & window.judged),
+            window.goes_back.eq(self.goes_back),
+            Assume(~ResetSignal()),
+        ]
+        m.d.sync += was_complete.eq(window.complete)
+        with m.If(self.arrives & (arrived != window.highest)):
+            m.d.sync += arrived.eq(arrived + 1)
+        with m.If(window.complete):
+            with m.If(self.is_true):
+                m.d.comb += Assume(distance(told, self.expect) <= distance(told, arrived))
+                m.d.sync += told.eq(self.expect)
+            if not self._two_wrong:
+                with m.Else():
+                    m.d.comb += Assume(was_true)
+            m.d.sync += was_true.eq(self.is_true)
+
+        # What is proven.
+        kept = distance(base, window.write)
+        m.d.comb += [
+            Assert(kept <= ROWS),
+            Assert(distance(base, arrived) <= WINDOW),
+            Assert(distance(base, window.highest) <= WINDOW),
+            Assert(distance(base, window.highest) <= kept),
+        ]
+        return m
+
+
+def test_nothing_is_given_up_too_early():
+    prove(KeepsWhatHasNotArrived(), depth=14, mode="bmc")
+
+
+def test_two_wrong_messages_are_too_many():
+    """The assumption is needed."""
+    with pytest.raises(RefutedError):
+        prove(KeepsWhatHasNotArrived(two_wrong=True), depth=14, mode="bmc")

@@ -1,0 +1,182 @@
+"""Golden model of the clock of a node and of the SYNCs that set it, cycle by cycle.
+
+Mirrors :mod:`hdl.features.slots.clock`; docs/ring/time.md has the messages. What the unit shows in a cycle are the
+attributes of :class:`Clock`; ``step`` takes the inputs of the cycle and goes on to the next one.
+"""
+
+import dataclasses
+
+from sim.golden.features.replay.control_words import Message
+
+_SYNC = 6
+_SINGLE = (1, 2, 4, 7, 8)
+_TIMES = 1 << 32
+_NUMBERS, _FOLLOWS = 16, 1 << 15
+_FRACTION = 1 << 20
+_PATIENCE = 255
+
+
+def sync_word(number: int) -> int:
+    """SYNC of this number."""
+    return _SYNC | number << 12
+
+
+def follow_words(number: int, time: int, rounds: int) -> list[int]:
+    """Words of the FOLLOW that says when the SYNC of this number left."""
+    return [_SYNC | 2 << 4 | (number | _FOLLOWS) << 12, time % _TIMES, rounds]
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """State of the link to the successor in a cycle: a SYNC is on its wires for the first time; a word is repeated,
+    or a RESTART is there; all words have arrived; the round trip of its wires."""
+
+    departed: int = 0
+    repaired: int = 0
+    settled: int = 1
+    round: int = 0
+
+
+class Departures:
+    """The watch for SYNCs on the wires."""
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    def step(self, *, fresh: int, kind: int, data: int, reset_link: int = 0) -> int:
+        """Whether a SYNC is on the wires in this cycle."""
+        found = 0
+        if fresh and kind:
+            if self._left:
+                self._left -= 1
+            else:
+                self._left = 0 if data & 15 in _SINGLE else data >> 4 & 3
+                found = int(data & 15 == _SYNC and self._left == 0)
+        if reset_link:
+            self._left = 0
+        return found
+
+
+class Clock:
+    """TIME of a node, and its part in the laps of SYNCs."""
+
+    def __init__(self, *, period: int, arrival: int) -> None:
+        self._period, self._arrival = period, arrival
+        # TIME is cycles, what the last FOLLOW has added, and what tests have moved it by since; two cycles later.
+        self.time, self._both = 0, 1
+        self._cycles, self._offset, self._moved = -arrival, 0, arrival + 2
+        self._drifted = self._step = 0
+        self._came = self._left = self._base = self._rounds = 0
+        self._restart()
+
+    def _restart(self) -> None:
+        self.o: Message | None = None
+        self.valid = self.way = self.error = self.looped = 0
+        self._count = self._number = 0
+        # Of the own SYNC: it is to be offered; it was, and has not left; it has; a word was repeated since; cycles
+        # since it left.
+        self._pending = self._handed = self._gone = self._spoiled = False
+        self._waited, self._patient = 0, False
+        # Of FOLLOW: one is to come, and a period has ended since; it has come; the own one was offered.
+        self._awaited = self._old = self._heard = False
+        self._followed = True
+        self._capture: int | None = None  # cycles until `left` is taken
+        self._leaving = 0  # words of a FOLLOW that have not been offered
+        self._due = 0  # words of a FOLLOW that are to come
+        self._sets = self._loads = self._valids = False
+
+    def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
+             link: Link = Link(), drift: int = 0, shift: int | None = None, reset_link: int = 0) -> None:
+        """One cycle, with the word on offer, the willingness of the one that takes words, and the link."""
+        master, busy = rank == 0, self._pending or self._handed
+        taking, followed, heard = self._leaving == 0, self._followed, self._heard
+        departs, cycles = bool(link.departed) and self._handed, self._cycles
+        set_to = self._base + (self._rounds >> 1)
+        self._count_time(master, set_to, drift, shift)
+        self.looped = int(self._sets and master)
+        if self.looped:
+            self.error, self.way = set_to % (1 << 16), self._rounds >> 1
+        if self._loads:
+            self.way, self._heard = self._rounds >> 1, True
+        if self._valids:
+            self.valid = 1
+        self._sets, self._loads, self._valids = False, self._sets and not master, self._loads
+
+        overdue = self._patient or self._waited == link.round + _PATIENCE
+        if self.o is None or ready:
+            self._send(master or heard, overdue, link)
+        due = self._count == self._period - 1
+        self._count = (self._count + 1) % self._period
+        if due:
+            self._old, self._awaited = self._awaited, self._awaited and not self._old
+        if word is not None:
+            self._hear(word, master, busy, taking and followed == master)
+        if self._capture == 0:
+            self._left = cycles
+        self._capture = self._capture - 1 if self._capture else None
+        self._waited, self._patient = (self._waited + 1) % 4096, overdue
+        if departs:
+            self._handed, self._gone, self._spoiled = False, True, False
+            self._waited, self._patient, self._capture = 0, False, self._arrival - 1
+            if master:
+                self._base = self._rounds = 0
+                self.valid = 1
+        else:
+            self._spoiled |= bool(link.repaired)
+        if due and master and size > 1 and not busy and taking:
+            self._number = (self._number + 1) % _NUMBERS
+            self._pending, self._gone, self._awaited, self._followed = True, False, False, False
+            self._due = 0
+        self._cycles += 1
+        if reset_link:
+            self._restart()
+
+    def _count_time(self, master: bool, set_to: int, drift: int, shift: int | None) -> None:
+        """TIME of the next cycle: that of rank 0 counts cycles alone."""
+        self.time = (self._both + self._offset) % _TIMES
+        self._both = self._cycles + self._moved
+        self._moved = self._arrival + 2 if master or self._sets else self._moved + self._step
+        self._offset = 0 if master else set_to if self._loads else self._offset
+        self._step = (self._drifted + drift) // _FRACTION if shift is None else shift
+        self._drifted = (self._drifted + drift) % _FRACTION
+
+    def _send(self, heard: bool, overdue: bool, link: Link) -> None:
+        """Offer a message in the next cycle, if there is one."""
+        sure = self._gone and not self._spoiled and self._capture is None and (link.settled or overdue)
+        words = follow_words(self._number, self._base + self._left, (self._rounds + link.round) % (1 << 16))
+        self.o = None
+        if self._leaving:
+            self.o = Message(words[-self._leaving], 0, int(self._leaving == 1))
+            self._leaving -= 1
+        elif self._pending:
+            self.o = Message(sync_word(self._number), 1, 1)
+            self._pending, self._handed = False, True
+        elif sure and not self._followed and heard:
+            self.o = Message(words[0], 1, 0)
+            self._leaving, self._followed = 2, True
+
+    def _hear(self, word: Message, master: bool, busy: bool, takes: bool) -> None:
+        """Take what comes from the predecessor."""
+        if not word.first:
+            if self._due == 2:
+                self._base = word.data - self._came
+            elif self._due == 1:
+                self._rounds, self._sets = word.data & 0xFFFF, True
+            self._due = max(self._due - 1, 0)
+            return
+        self._due = 0
+        words, tag = word.data >> 4 & 255, word.data >> 12 & 0xFFFF
+        same = tag % _NUMBERS == self._number
+        if word.data & 15 != _SYNC or word.data >> 28:
+            return
+        if words == 0 and not tag & _FOLLOWS:
+            self._awaited, self._old = same if master else not busy, False
+            if self._awaited:
+                self._came = self._cycles
+            if self._awaited and not master:
+                self._number, self._pending, self._gone = tag % _NUMBERS, True, False
+                self._heard = self._followed = False
+        elif words == 2 and tag & _FOLLOWS and same:
+            if self._awaited and takes:
+                self._due = 2
+            self._awaited = False

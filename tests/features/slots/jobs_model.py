@@ -1,0 +1,216 @@
+"""Golden models of two jobs on one ring, cycle by cycle: slots by TIME alone, room of each job, the way of packets.
+
+Mirrors hdl/features/slots/job_*.py; docs/ring/two_jobs.md has the rules.
+"""
+
+import dataclasses
+
+from sim.golden.features.replay.control_words import Message
+from sim.golden.features.slots.slots import GAP, Sender, Wires
+
+_COLLECT, _GRANT = 11, 12
+_NUMBERS, _ROOMS, _PAIRS = 64, 31, 4
+_IDLE = Wires()
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """Shape of superframes for packets of so many words at most."""
+
+    longest: int
+
+    @property
+    def slot(self) -> int:
+        return self.longest + GAP
+
+    @property
+    def cycles(self) -> int:
+        """The least power of two with 256 cycles for control words and seven slots of each job."""
+        cycles = 1
+        while cycles < 256 + 14 * self.slot:
+            cycles *= 2
+        return cycles
+
+    @property
+    def pairs(self) -> int:
+        """Slots of each job: as many as leave 256 cycles."""
+        return (self.cycles - 256) // (2 * self.slot)
+
+    @property
+    def window(self) -> int:
+        """Cycles before the first slot."""
+        return self.cycles - 2 * self.pairs * self.slot
+
+    @property
+    def kept(self) -> int:
+        """Pairs of slots that rank 0 keeps packets of: packets have 240 cycles to go round the ring, or more."""
+        return 2 if 2 * self.slot >= 240 else 4
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotState:
+    """State of a node in a cycle: a slot begins in the next one, or in this one; the job that it is of, if there is
+    one; and the number of its pair."""
+
+    soon: int = 0
+    starts: int = 0
+    of: int | None = None
+    pair: int = 0
+
+    def bits(self, job: int) -> int:
+        """As the unit of a node of this job shows it."""
+        return (self.soon | self.starts << 1 | (self.of == job) << 2 | (self.of == 1 - job) << 3
+                | self.pair % _PAIRS << 4)
+
+
+_NO_SLOT = SlotState()
+
+
+class JobTable:
+    """The slots of a node by its TIME."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._time = 0  # cycles of superframes, a cycle behind TIME
+        self._known = False
+        self._due: list[int] | None = None  # jobs of the slots that are left of this superframe, if it was begun
+        self._boundary = 0
+        self._starts = self._pair = 0
+        self._of: int | None = None
+        self.window = self.opens = self.number = 0
+        self.control = 1
+
+    @property
+    def _place(self) -> int:
+        return self._time % self._frame.cycles
+
+    @property
+    def slot(self) -> SlotState:
+        """State in this cycle."""
+        soon = self._known and bool(self._due) and self._place >= max(self._frame.window, self._boundary)
+        return SlotState(int(soon), self._starts, self._of, self._pair)
+
+    def step(self, *, time: int, valid: int = 1, shift: int = 0) -> None:
+        """One cycle at a time, which slots of this node begin later than."""
+        frame, place, known = self._frame, self._place, self._known
+        inside = place < frame.window
+        self._starts = self.slot.soon
+        self.opens = int(known and inside and not self.window)
+        self.window = int(known and inside)
+        self.control = int(not known or 4 <= place < frame.window - 8)
+        self.number = self._time // frame.cycles % _NUMBERS
+        if self._starts and self._due:
+            count = 2 * frame.pairs - len(self._due)
+            self._of = self._due.pop(0)
+            self._pair = (count // 2 + self._time // frame.cycles * frame.pairs) % _PAIRS
+            self._boundary += frame.slot
+        elif inside or not known:
+            self._of, self._boundary = None, frame.window
+            self._due = [0, 1] * frame.pairs if known else None
+        self._time, self._known = (time - shift) % (1 << 32), bool(valid)
+
+
+class RoomLaps:
+    """The laps that find the least room of the nodes of each job."""
+
+    def __init__(self) -> None:
+        self.allowed = self.granted = 0
+        self._kept = 0
+        self._due = False
+        self.o: Message | None = None
+
+    def ready(self, ready: int) -> int:
+        """Whether a word is taken."""
+        return int((self.o is None or bool(ready)) and not self._due)
+
+    def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0, room: int = 0,
+             window: int = 0, opens: int = 0, number: int = 0, reset_link: int = 0) -> None:
+        """One cycle, with the word on offer, the willingness of the one that takes words, and the window."""
+        job, taken = rank % 2, word if self.ready(ready) else None
+        self.granted = 0
+        if self.o is None or ready:
+            self.o = None
+        if self._due and self.o is None:
+            self.o, self._due = self._message(_COLLECT, number, [_ROOMS, _ROOMS], job), False
+        elif taken is not None:
+            type, rooms = taken.data & 15, [taken.data >> 18 & _ROOMS, taken.data >> 23 & _ROOMS]
+            self.allowed = rooms[job]
+            fits = (taken.first and taken.last and window and size > 1 and not taken.data >> 28
+                    and not taken.data >> 4 & 255 and taken.data >> 12 & _NUMBERS - 1 == number)
+            if fits and type == _COLLECT:
+                self.granted = int(rank == 0)
+                self.o = self._message(_COLLECT if rank else _GRANT, number, rooms, job)
+            elif fits and type == _GRANT and rank:
+                self.granted, self.o = 1, taken
+        if opens:
+            self._kept, self._due = room, rank == 0 and size > 1
+        if reset_link:
+            self.granted, self.o, self._due, self._kept = 0, None, False, 0
+
+    def _message(self, type: int, number: int, rooms: list[int], job: int) -> Message:
+        """A word with the least room of this node's job."""
+        rooms = [min(room, self._kept) if one == job else room for one, room in enumerate(rooms)]
+        return Message(type | number << 12 | rooms[0] << 18 | rooms[1] << 23, 1, 1)
+
+
+class JobPath:
+    """The way of packets through a node: its own, those for it, and those that pass."""
+
+    def __init__(self, *, depth: int, frame: Frame) -> None:
+        self._depth, self._frame = depth, frame
+        self.wires, self.line, self.lost = Wires(), 0, 0
+        self._sender = Sender(depth)
+        self._due = False
+        # At rank 0: what came last in each place of a slot, by pair; pairs that are there; places of this cycle.
+        self._kept: dict[tuple[int, int], tuple[int, int] | None] = {}
+        self._there: set[int] = set()
+        self._into = self._from = 0
+
+    @property
+    def ready(self) -> int:
+        return self._sender.ready
+
+    @property
+    def whole(self) -> int:
+        return self._sender.whole
+
+    @property
+    def left(self) -> int:
+        """Whether a packet of this node begins to be sent."""
+        return int(self._sender.goes(self._due))
+
+    def step(self, *, came: Wires = _IDLE, own: Wires = _IDLE, line: int = 0, slot: SlotState = _NO_SLOT,
+             coming: SlotState = _NO_SLOT, job: int = 0, wraps: int = 0, goes: int = 1, flush: int = 0,
+             clear: int = 0, entering: tuple[int, int] | None = None) -> None:
+        """One cycle, with what comes, what the transmitter sends, the level of the receiver's line, both slots, and
+        the word of a packet that is to be kept."""
+        packet = (came.data, came.last) if came.valid and not came.kind else None
+        self._into = 0 if coming.starts else self._into + 1
+        self._from = 0 if slot.starts else self._from + 1
+        passing = None
+        if slot.of == 1 - job:
+            passing, pair = packet, (slot.pair + 1) % self._frame.kept
+            if wraps:
+                passing = self._kept.get((pair, self._from)) if pair in self._there else None
+        mine = self._sender.word
+        self.lost, self.line = int(mine is not None and passing is not None), line
+        if mine is not None or passing is not None:
+            data, last = mine or passing or (0, 0)
+            self.wires = dataclasses.replace(self.wires, valid=1, data=data, last=last, kind=0)
+        else:
+            self.wires = own if own.valid else dataclasses.replace(self.wires, valid=0)
+
+        # What passes is there from its slot to that in which it is sent.
+        if coming.of == 1 - job:
+            pair = coming.pair % self._frame.kept
+            self._kept[pair, self._into] = packet
+            self._there |= {pair} if coming.starts else set()
+        if slot.starts and slot.of == job:
+            self._there.discard(slot.pair % self._frame.kept)
+        if clear:
+            self._there.clear()
+
+        self._sender.step(entering, self._due)
+        self._due = bool(slot.starts and slot.of == job and goes)
+        if flush:
+            self._sender = Sender(self._depth)

@@ -1,0 +1,177 @@
+# amaranth: UnusedElaboratable=no
+"""Two jobs on one ring, all units of slots: a word of a job comes in the same cycle, whatever the other one does."""
+
+import numpy as np
+import pytest
+from amaranth.hdl import Cat, Const, Module, ResetInserter, signed
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.config import NodeConfig
+from hdl.features.programs.feature import Programs
+from hdl.features.replay.control_hub import ControlHub
+from hdl.features.replay.control_word import ControlType
+from hdl.features.slots.clock import DRIFT_BITS
+from hdl.features.slots.feature import Slots
+from hdl.features.slots.job_link import JobLink, JobUnits
+from hdl.features.slots.job_table import JOBS, JobFrame
+from hdl.ring.link import Ingress
+from hdl.streams.stream import connect_stream
+from sim.verilated.vectors import Unit
+from tests.features.slots.wires import FORWARD, PACKET, Source, Wires, in_order
+
+NODES, SEGMENTS = 4, 12
+FRAME = JobFrame(longest=37)
+
+
+class Node(wiring.Component):
+    """All units of slots of a node, between the wires and packets."""
+
+    def __init__(self, rank):
+        self._rank = rank
+        self.units = JobUnits(frame=FRAME, depth=128)
+        self.ingress = Ingress(segments=SEGMENTS, packet_words=FRAME.longest)
+        super().__init__({"on": In(1), "takes": In(1), "flush": In(1), "placed": In(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        units, ingress = self.units, self.ingress
+        hub = ControlHub(takes=[(ControlType.COLLECT, ControlType.GRANT), (ControlType.SYNC,)])
+        source = Source(type=PACKET)
+        m.submodules.units, m.submodules.hub = units, hub
+        m.submodules.ingress, m.submodules.source = ResetInserter(self.flush)(ingress), source
+        connect_stream(m, units.control_o, hub.i)
+        connect_stream(m, hub.o, units.control_i)
+        for number, words in enumerate((units.record_words, units.clock_words)):
+            connect_stream(m, hub.take[number], words.i)
+            connect_stream(m, words.o, hub.give[number])
+        connect_stream(m, source.o, units.i)
+        m.d.comb += [
+            units.place.rank.eq(self._rank), units.place.size.eq(self.placed * NODES),
+            hub.reset_link.eq(~self.placed), units.flush.eq(self.flush),
+            units.room.eq(SEGMENTS - ingress.packets - ((self._rank < JOBS) & (ingress.packets != SEGMENTS))),
+            source.on.eq(self.on), source.words.eq(FRAME.longest), source.to.eq(self._rank),
+            ingress.i.valid.eq(units.arrived), ingress.i.payload.eq(units.word), ingress.o.ready.eq(self.takes),
+        ]
+        return m
+
+
+class Ring(wiring.Component):
+    """Nodes on wires."""
+
+    def __init__(self):
+        each = {}
+        for n in range(NODES):
+            each |= {f"drift_{n}": In(signed(DRIFT_BITS)), f"forward_{n}": In(6), f"back_{n}": In(6),
+                     f"on_{n}": In(1), f"takes_{n}": In(1), f"flush_{n}": In(1), f"placed_{n}": In(1),
+                     f"damage_{n}": In(JOBS), f"valid_{n}": Out(1), f"data_{n}": Out(32), f"lost_{n}": Out(1),
+                     f"overrun_{n}": Out(1), f"granted_{n}": Out(1), f"window_{n}": Out(1), f"time_{n}": Out(1),
+                     f"restarted_{n}": Out(1)}
+        super().__init__(each)
+
+    def elaborate(self, platform):
+        m = Module()
+        nodes = [Node(rank) for rank in range(NODES)]
+        width = sum(len(getattr(nodes[0].units.ring_o, name)) for name in FORWARD)
+        ways = [(Wires(width), Wires(1)) for _ in nodes]
+        for n, (node, (forward, back)) in enumerate(zip(nodes, ways, strict=True)):
+            m.submodules += [node, forward, back]
+            units = node.units
+            # Of a word of a job whose source is in its second four bits: a bit of data, and whether it is the last.
+            harm = Cat(getattr(self, f"damage_{n}")).bit_select(units.ring_o.data[4], 1) & ~units.ring_o.kind
+            shown = {"valid": node.ingress.o.valid & node.ingress.o.ready, "data": node.ingress.o.payload.data,
+                     "lost": units.lost, "overrun": node.ingress.overrun, "granted": units.granted,
+                     "time": units.valid, "restarted": units.repairs.link_restarts}
+            m.d.comb += [
+                forward.i.eq(Cat(getattr(units.ring_o, name) for name in FORWARD)
+                             ^ Cat(0, Const(0, 8), harm, Const(0, 23), harm)),
+                forward.delay.eq(getattr(self, f"forward_{n}")), back.delay.eq(getattr(self, f"back_{n}")),
+                back.i.eq(nodes[(n + 1) % NODES].units.ring_i.line), units.ring_o.line.eq(back.o),
+                Cat(getattr(units.ring_i, name) for name in FORWARD).eq(ways[n - 1][0].o),
+                *(getattr(node, name).eq(getattr(self, f"{name}_{n}"))
+                  for name in ("on", "takes", "flush", "placed")),
+                units.drift.eq(getattr(self, f"drift_{n}")),
+                *(getattr(self, f"{name}_{n}").eq(value) for name, value in shown.items()),
+            ]
+        return m
+
+
+@pytest.fixture(scope="module")
+def unit():
+    return Unit(Ring(), name="JobRing", level="-O0")
+
+
+def play(unit, *, forward=(16,), back=(16,), drifts=(0,), cycles=20_000, **more):
+    rows = {}
+    for n in range(NODES):
+        rows |= {f"drift_{n}": drifts[n % len(drifts)] % 256, f"forward_{n}": forward[n % len(forward)],
+                 f"back_{n}": back[n % len(back)], f"on_{n}": 1, f"takes_{n}": 1,
+                 f"placed_{n}": np.arange(cycles) >= 50 * (n + 1)}
+    unit.reset()
+    return unit.run(rows | more, cycles=cycles)
+
+
+CYCLES = 20_000
+WIRES = [([16], [16], [0]), ([1, 40, 16, 9], [1, 40, 16, 9], [0, 105, -105, 77]), ([3, 9], [1, 14], [0])]
+
+
+@pytest.mark.parametrize(("forward", "back", "drifts"), WIRES)
+def test_packets(unit, forward, back, drifts):
+    """Both jobs have all slots of all superframes, and all packets come in order: with latencies that are equal
+    forward and back or not, and clocks that drift."""
+    found = play(unit, forward=forward, back=back, drifts=drifts)
+    assert all(not found[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
+    grants = {int(found[f"granted_{n}"].sum()) for n in range(NODES)}
+    counts = [in_order(found, n, PACKET) for n in range(NODES)]
+    assert grants == {17}
+    # Packets of the last superframe may be on their way: those that rank 0 keeps, and some others.
+    assert max(counts) <= 17 * FRAME.pairs * FRAME.longest
+    assert min(counts) >= (17 * FRAME.pairs - FRAME.kept - 6) * FRAME.longest
+
+
+def bursts(generator, share):
+    """A level that changes seldom."""
+    level = np.repeat(generator.random(CYCLES // 100) < share, 100)
+    return level.astype(np.uint64)
+
+
+def behaviours(job, generator):
+    """Inputs of a ring by what the nodes of this job do."""
+    first, second = job, job + JOBS
+    damage = (generator.random(CYCLES) < .02).astype(np.uint64) << job
+    late = (np.arange(CYCLES) < 9000).astype(np.uint64)
+    flushed = {f"flush_{n}": bursts(generator, .1) for n in (first, second)}
+    return {
+        "rests": {f"on_{n}": 0 for n in (first, second)},
+        "runs": {},
+        "stalls": {f"takes_{second}": late},
+        "begins": {f"on_{n}": 1 - late for n in (first, second)},
+        "slows": {f"{name}_{n}": bursts(generator, .5) for n in (first, second) for name in ("on", "takes")},
+        "damaged": {f"damage_{n}": damage for n in range(NODES)},
+        "reset": flushed,
+        "fails": flushed | {f"damage_{first}": damage, f"takes_{first}": late},
+    }
+
+
+@pytest.mark.parametrize("job", range(JOBS))
+@pytest.mark.parametrize(("forward", "back", "drifts"), WIRES[1:])
+def test_apart(unit, job, forward, back, drifts):
+    """Each word of the other job comes in the same cycle, whatever the nodes of this one do."""
+    generator = np.random.default_rng(job)
+    others, seen = range(1 - job, NODES, JOBS), None
+    moved = set()
+    slow = {f"takes_{1 - job}": bursts(generator, .7), f"on_{3 - job}": bursts(generator, .8)}
+    for name, given in behaviours(job, generator).items():
+        found = play(unit, forward=forward, back=back, drifts=drifts, **slow | given)
+        traces = {f"{key}_{n}": (found[f"{key}_{n}"] * (found[f"valid_{n}"] != 0 if key == "data" else 1)).tobytes()
+                  for n in range(NODES) for key in ("valid", "data", "granted", "overrun", "time")}
+        seen = seen or traces
+        assert [key for key in traces if int(key[-1]) in others and traces[key] != seen[key]] == [], name
+        assert all(in_order(found, n, PACKET) > 1000 for n in others), name
+        moved.add((traces[f"valid_{job}"], traces[f"data_{job}"]))
+    assert len(moved) == 8
+
+
+def test_parameters():
+    with pytest.raises(ValueError, match=r"^Node with ends of links for jobs must have 2 jobs, not 1$"):
+        JobLink(config=NodeConfig(link=Slots(), programs=Programs()))

@@ -1,0 +1,71 @@
+# amaranth: UnusedElaboratable=no
+"""Way of packets of two jobs through a node, against its golden model."""
+
+import random
+
+import pytest
+
+from hdl.features.slots.job_path import JobPath
+from hdl.features.slots.job_table import JobFrame
+from sim.golden.features.slots.slots import Wires
+from sim.verilated.vectors import Unit
+from tests.features.replay.columns import Columns
+from tests.features.slots import jobs_model as golden
+from tests.features.slots.wires import FORWARD
+from tests.refusals import refuses
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: JobPath(depth=128, frame=None), "Frame must be a JobFrame, not None"),
+    (lambda: JobPath(depth=4, frame=JobFrame(longest=37)),
+     "Depth for packets must be an integer of at least 5, not 4"),
+])
+def test_parameters(make, message):
+    refuses(message, make)
+
+
+@pytest.mark.parametrize(("rank", "longest", "seed"), [(0, 20, 0), (0, 130, 1), (1, 20, 2), (2, 20, 3)])
+def test_path(rank, longest, seed):
+    """Every port in every cycle, with words of all kinds at all times, packets that are cut off, and resets."""
+    frame, depth, job = golden.Frame(longest), 60, rank % 2
+    unit = Unit(JobPath(depth=depth, frame=JobFrame(longest=longest)), name=f"JobPath{longest}")
+    generator = random.Random(seed)
+    model, columns, seen = golden.JobPath(depth=depth, frame=frame), Columns(), set()
+    sending, comes = golden.JobTable(frame), golden.JobTable(frame)
+    waiting, coming, time = [], 0, 700
+    for _ in range(12_000):
+        time += generator.choice([0, 1, 2]) if generator.random() < .002 else 1
+        if not waiting:
+            waiting = [(generator.getrandbits(32), 0) for _ in range(generator.randrange(1, 14))]
+            waiting.append((generator.getrandbits(32), 1))
+        offer = waiting[0] if generator.random() < .3 else None
+        coming = generator.randrange(longest) if not coming and generator.random() < .1 else max(coming - 1, 0)
+        came = own = Wires(0, generator.getrandbits(32), 0, generator.getrandbits(1), generator.getrandbits(8))
+        if coming:
+            came = Wires(1, generator.getrandbits(32), generator.getrandbits(1), 0, generator.getrandbits(8))
+        elif generator.random() < .1:
+            came = Wires(1, generator.getrandbits(32), generator.getrandbits(1), 1, generator.getrandbits(8))
+        if generator.random() < .2:
+            own = Wires(1, generator.getrandbits(32), generator.getrandbits(1), 1, generator.getrandbits(8))
+        line, back = generator.getrandbits(1), generator.getrandbits(1)
+        flush, clear, goes = generator.random() < .002, generator.random() < .0005, generator.random() < .8
+        slot, later = sending.slot, comes.slot
+        given = {"slot": slot, "coming": later if rank == 0 else slot}
+        for name, wires in (("ring_i", came), ("ring_o", model.wires), ("transmitter", own),
+                            ("receiver", Wires(came.valid & came.kind, came.data, came.last, came.kind, came.check))):
+            columns.note(**{f"{name}__{wire}": getattr(wires, wire) for wire in FORWARD})
+        columns.note(ring_i__line=model.line, receiver__line=line, ring_o__line=back, transmitter__line=back,
+                     wraps=rank == 0, flush=flush, clear=clear, goes=goes, lost=model.lost, left=model.left,
+                     whole=model.whole, word=came.data | came.last << 32,
+                     arrived=came.valid and not came.kind and given["coming"].of == job,
+                     **{name: state.bits(job) for name, state in given.items()})
+        columns.stream("i", None if offer is None else offer[0] | offer[1] << 32, model.ready)
+        if offer is not None and model.ready:
+            waiting.pop(0)
+        seen |= {model.lost, ("left", model.left), (slot.of, model.wires.valid and not model.wires.kind)}
+        model.step(came=came, own=own, line=line, job=job, wraps=int(rank == 0), goes=int(goes), flush=int(flush),
+                   clear=int(clear), entering=offer, **given)
+        sending.step(time=time)
+        comes.step(time=time, shift=60)
+    assert len(seen) >= 8, seen
+    columns.compare(unit)

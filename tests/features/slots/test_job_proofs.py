@@ -1,0 +1,309 @@
+"""Proofs about two jobs on one ring: neither has an influence on the other, and no boundary cuts a packet."""
+
+import pytest
+from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In
+
+from hdl.control.sequencer import place_layout
+from hdl.features.replay.control_word import control_layout, message_layout
+from hdl.features.slots.job_path import JobPath
+from hdl.features.slots.job_rooms import ROOM_BITS, RoomLaps, rooms_layout
+from hdl.features.slots.job_table import FRAME_BITS, JobFrame, JobTable
+from hdl.features.slots.layouts import GAP
+from sim.formal import RefutedError, prove
+
+LONGEST = 2
+FRAME = JobFrame(longest=LONGEST)
+
+
+def held(m, *signals):
+    """Have inputs keep their values from the first cycle on."""
+    begun = Signal()
+    m.d.sync += begun.eq(1)
+    for signal in signals:
+        before = Signal.like(signal)
+        m.d.sync += before.eq(signal)
+        m.d.comb += Assume(~begun | (before == signal))
+
+
+class RoomsApart(wiring.Component):
+    """Two nodes of the same place, with the same words but for the room of the job that is not looked at, and with
+    other rooms if that is their own job.
+
+    They take, offer and grant in the same cycles; the rooms that they offer of the job that is looked at are the
+    same, and so is what they may send, if they are of it.
+
+    Parameters
+    ----------
+    wrong : bool
+        Take the other job's rooms for the same, too.
+    """
+
+    word: In(message_layout())
+    offered: In(1)
+    ready: In(1)
+    place: In(place_layout())
+    window: In(1)
+    opens: In(1)
+    number: In(FRAME_BITS)
+    reset_link: In(1)
+    job: In(1)
+    room: In(data.ArrayLayout(ROOM_BITS, 2))
+    told: In(ROOM_BITS)
+
+    def __init__(self, *, wrong=False):
+        super().__init__()
+        self._wrong = wrong
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.first, m.submodules.second = nodes = RoomLaps(), RoomLaps()
+        held(m, self.job, self.place.rank)
+        own = self.place.rank[0] == self.job
+        m.d.comb += Assume(~ResetSignal())
+        given = []
+        for number, node in enumerate(nodes):
+            head = Signal(control_layout(), name=f"head_{number}")
+            rooms = data.View(rooms_layout(), head.tag).rooms
+            m.d.comb += head.eq(self.word.data)
+            if number:
+                with m.If(self.job):
+                    m.d.comb += rooms[0].eq(self.told)
+                with m.Else():
+                    m.d.comb += rooms[1].eq(self.told)
+            m.d.comb += [
+                node.i.valid.eq(self.offered), node.i.payload.first.eq(self.word.first),
+                node.i.payload.last.eq(self.word.last), node.i.payload.data.eq(head), node.o.ready.eq(self.ready),
+                node.room.eq(Mux(own, self.room[0], self.room[number])),
+                *(getattr(node, name).eq(getattr(self, name)) for name in (
+                    "place", "window", "opens", "number", "reset_link")),
+            ]
+            says = data.View(rooms_layout(), data.View(control_layout(), node.o.payload.data).tag).rooms
+            rest = Cat(node.o.payload.data[:18], node.o.payload.data[28:], node.o.payload.first, node.o.payload.last)
+            given.append((Mux(self.job, says[1], says[0]), Mux(self.job, says[0], says[1]), rest))
+        first, second = nodes
+        m.d.comb += [
+            Assert(first.i.ready == second.i.ready), Assert(first.o.valid == second.o.valid),
+            Assert(first.due == second.due), Assert(first.granted == second.granted),
+            Assert(~own | (first.kept == second.kept)),
+            Assert(~first.o.valid | ((given[0][0] == given[1][0]) & (given[0][2] == given[1][2]))),
+            Assert(~own | ~first.granted | (first.allowed == second.allowed)),
+        ]
+        if self._wrong:
+            m.d.comb += Assert(~first.o.valid | (given[0][1] == given[1][1]))
+        return m
+
+
+class Slots(wiring.Component):
+    """Base of specifications of paths: slots as the solver likes, of one job or the other, none shorter than a packet
+    and some cycles, and the word that enters."""
+
+    starts: In(1)
+    drives: In(1)
+
+    def slots(self, m, *paths, least):
+        """Play the slots on paths; returns whether there is one, its cycle, and whether it is of the paths' own
+        job."""
+        begun, own, cycle = Signal(), Signal(), Signal(4)
+        now, mine = Mux(self.starts, 0, cycle), Mux(self.starts, self.drives, own)
+        there = begun | self.starts
+        m.d.comb += [Assume(~ResetSignal()), Assume(~self.starts | ~begun | (cycle >= least))]
+        m.d.sync += cycle.eq(Mux(now == 15, 15, now + 1))
+        with m.If(self.starts):
+            m.d.sync += [begun.eq(1), own.eq(self.drives)]
+        for path in paths:
+            for state in (path.slot, path.coming):
+                m.d.comb += [state.starts.eq(self.starts), state.drives.eq(there & mine),
+                             state.passes.eq(there & ~mine)]
+        return there, now, mine
+
+    @staticmethod
+    def enter(m, path, offers, ends, flush):
+        """Have packets of two words at least enter, with any pauses, or be dropped."""
+        place = Signal(2)
+        m.d.comb += [
+            path.i.valid.eq(offers & ~flush), path.i.payload.last.eq(ends), path.flush.eq(flush),
+            Assume(~ends | (place != 0)), Assume(ends | (place != LONGEST - 1)),
+        ]
+        with m.If(path.i.valid & path.i.ready):
+            m.d.sync += place.eq(Mux(ends, 0, place + 1))
+        with m.If(flush):
+            m.d.sync += place.eq(0)
+
+
+class PathsApart(Slots):
+    """Two nodes in the same slots, which may lack two cycles each. They have the same words in slots of the job that
+    is looked at, and if that is their own job the same packets; all else may differ, in every cycle: packets, resets,
+    room, and words that come.
+
+    In slots of that job the same words leave, and the same arrive; in none a word that passes meets an own one.
+
+    Parameters
+    ----------
+    less : int
+        Cycles that a slot may lack.
+    """
+
+    own: In(1)
+    words: In(data.ArrayLayout(data.StructLayout({"valid": 1, "last": 1, "data": 4}), 2))
+    offers: In(data.ArrayLayout(data.StructLayout({"valid": 1, "last": 1, "data": 4}), 2))
+    flush: In(2)
+    goes: In(2)
+    control: In(1)
+
+    def __init__(self, *, less=2):
+        super().__init__()
+        self._less = less
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.first, m.submodules.second = paths = [JobPath(depth=5, frame=FRAME) for _ in range(2)]
+        held(m, self.own)
+        there, _, mine = self.slots(m, *paths, least=LONGEST + GAP - self._less)
+        looked = ~there | (mine == self.own)
+        for number, path in enumerate(paths):
+            here = Mux(looked, self.words[0], self.words[number])
+            came, enters = Signal.like(self.words[0], name=f"came_{number}"), Signal.like(
+                self.words[0], name=f"enters_{number}")
+            m.d.comb += [
+                came.eq(here), enters.eq(Mux(self.own, self.offers[0], self.offers[number])),
+                path.ring_i.valid.eq(came.valid), path.ring_i.last.eq(came.last), path.ring_i.data.eq(came.data),
+                path.goes.eq(Mux(self.own, self.goes[0], self.goes[number])),
+                path.i.payload.data.eq(enters.data),
+                path.transmitter.valid.eq(self.control & ~there), path.transmitter.kind.eq(1),
+                Assert(~path.lost),
+            ]
+            self.enter(m, path, enters.valid, enters.last, Mux(self.own, self.flush[0], self.flush[number]))
+        first, second = paths
+        before, same = Signal(init=1), Signal()
+        m.d.sync += before.eq(looked)
+        m.d.comb += [
+            same.eq((first.ring_o.valid == second.ring_o.valid) & (~first.ring_o.valid | (
+                (first.ring_o.data == second.ring_o.data) & (first.ring_o.last == second.ring_o.last)
+                & (first.ring_o.kind == second.ring_o.kind)))),
+            Assert(~before | same),
+            Assert(~(self.own & looked) | (first.arrived == second.arrived)),
+            Assert(~self.own | ((first.left == second.left) & (first.whole == second.whole)
+                                & (first.i.ready == second.i.ready))),
+        ]
+        return m
+
+
+class WholePackets(Slots):
+    """A node with packets of its own, to which packets come that began at the node before in the same slot, up to
+    ``slack`` cycles sooner or later than they should.
+
+    Each of their words leaves a cycle later in a slot of the other job, and arrives in one of the node's own. An own
+    packet leaves without a pause, before a packet of the next slot can begin.
+
+    Parameters
+    ----------
+    slack : int
+        1 to 3.
+    """
+
+    comes: In(1)
+    last: In(1)
+    offers: In(1)
+    ends: In(1)
+
+    def __init__(self, *, slack=2):
+        super().__init__()
+        self._slack = slack
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.path = path = JobPath(depth=5, frame=FRAME)
+        there, now, mine = self.slots(m, path, least=LONGEST + GAP)
+        count, began_in, passing, sent = Signal(2), Signal(), Signal(), Signal(2)
+        is_first, out = count == 0, path.ring_o
+        belongs = Mux(is_first, mine, began_in)
+        in_time = there & (now >= max(2 - self._slack, 0)) & (now <= 2 + self._slack)
+        self.enter(m, path, self.offers, self.ends, 0)
+        m.d.comb += [
+            path.goes.eq(1), path.i.payload.data.eq(Mux(self.ends, 0x21, 0x11)),
+            path.ring_i.valid.eq(self.comes), path.ring_i.last.eq(self.last), path.ring_i.data.eq(0x41),
+            Assume(~self.comes | ~is_first | in_time), Assume(is_first | self.comes),
+            Assume(~self.comes | (self.last == (count == LONGEST - 1))),
+            Assert(~self.comes | (path.arrived == belongs)), Assert(~path.lost),
+            Assert(~passing | (out.valid & (out.data == 0x41))),
+        ]
+        m.d.sync += passing.eq(self.comes & ~belongs)
+        with m.If(self.comes):
+            m.d.sync += [count.eq(Mux(self.last, 0, count + 1)), began_in.eq(belongs)]
+        is_own = out.valid & (out.data != 0x41)
+        m.d.comb += [Assert(~is_own | ((sent == 0) == (out.data == 0x11))), Assert((sent == 0) | is_own),
+                     Assert(~is_own | (mine & (now >= 3) & (now < 3 + LONGEST)))]
+        with m.If(is_own):
+            m.d.sync += sent.eq(Mux(out.last, 0, sent + 1))
+        return m
+
+
+class SteadyTables(wiring.Component):
+    """Two nodes whose TIMEs differ by at most a cycle and go on by 0 to 2 cycles, but for a cycle of each slot by 1.
+
+    Slots of both are of the same jobs in the same order, and have all their cycles but two at least.
+
+    Parameters
+    ----------
+    less : int
+        Cycles that a slot may lack.
+    """
+
+    advance: In(data.ArrayLayout(2, 2))
+
+    def __init__(self, *, less=2):
+        super().__init__()
+        self._less = less
+
+    def elaborate(self, platform):
+        m = Module()
+        times, orders = [], []
+        m.d.comb += Assume(~ResetSignal())
+        for n in range(2):
+            m.submodules[f"table_{n}"] = table = JobTable(frame=FRAME)
+            now, count = Signal(16, name=f"now_{n}", init=FRAME.window - 3), Signal(3, name=f"count_{n}")
+            jumped, since = Signal(name=f"jumped_{n}"), Signal(8, name=f"since_{n}")
+            irregular = self.advance[n] != 1
+            m.d.comb += [
+                table.now.eq(now), table.valid.eq(1), Assume(self.advance[n] != 3), Assume(~jumped | ~irregular),
+                Assert(~(table.slot.starts & (count != 0)) | (since + 1 + self._less >= FRAME.slot)),
+                Assert(~table.slot.starts | (table.slot.drives == ~count[0])),
+                Assert(~(table.slot.drives & table.slot.passes)),
+            ]
+            m.d.sync += [now.eq(now + self.advance[n]), since.eq(since + 1),
+                         jumped.eq((jumped & ~table.slot.starts) | irregular)]
+            with m.If(table.slot.starts):
+                m.d.sync += [count.eq(count + 1), since.eq(0)]
+            times.append(now)
+            orders.append(count)
+        difference, apart = Signal(16), Signal(3)
+        m.d.comb += [difference.eq(times[0] - times[1] + 1), Assume(difference <= 2),
+                     apart.eq(orders[0] - orders[1] + 1), Assert(apart <= 2)]
+        return m
+
+
+def test_rooms_apart():
+    """For all time, by induction."""
+    prove(RoomsApart(), depth=2)
+    with pytest.raises(RefutedError):
+        prove(RoomsApart(wrong=True), depth=4, mode="bmc")
+
+
+def test_paths_apart():
+    prove(PathsApart(), depth=11, mode="bmc")
+    with pytest.raises(RefutedError):
+        prove(PathsApart(less=3), depth=11, mode="bmc")
+
+
+def test_whole_packets():
+    prove(WholePackets(), depth=15, mode="bmc")
+    with pytest.raises(RefutedError):
+        prove(WholePackets(slack=3), depth=15, mode="bmc")
+
+
+def test_steady_tables():
+    prove(SteadyTables(), depth=18, mode="bmc")
+    with pytest.raises(RefutedError):
+        prove(SteadyTables(less=1), depth=18, mode="bmc")

@@ -1,0 +1,34 @@
+# amaranth: UnusedElaboratable=no
+"""Sizes and units of ends of links in slots (hdl/features/slots/link.py)."""
+
+import re
+
+import pytest
+
+from hdl.config import NodeConfig
+from hdl.features.programs.feature import Programs
+from hdl.features.replay.control_words import units
+from hdl.features.replay.feature import Replay
+from hdl.features.slots.feature import Slots
+from hdl.features.slots.link import SlotLink, egress_words
+from hdl.ring.header import packet_words
+
+SLOTS = NodeConfig(link=Slots(), programs=Programs())
+
+
+def test_without_slots():
+    with pytest.raises(ValueError, match=f"^{re.escape('Node with ends of links in slots must have slots')}$"):
+        SlotLink(config=NodeConfig(link=Replay(), programs=Programs()))
+
+
+@pytest.mark.parametrize(("segment", "words"), [(32, 128), (64, 256), (256, 1024), (512, 2048)])
+def test_room_for_packets(segment, words):
+    config = NodeConfig(segment=segment, link=Slots(), programs=Programs())
+    assert egress_words(config) == words >= 3 * packet_words(segment)
+
+
+def test_units():
+    """Nodes with slots have two units more, whose gateware is in the ends of links."""
+    assert [unit.name for unit in units(SLOTS)] == ["relay", "keepalive", "records", "clock"]
+    assert [unit.name for unit in units(SLOTS.replace(link=Slots(messages=True)))][4:] == ["places"]
+    assert [unit.name for unit in units(NodeConfig(link=Replay(), programs=Programs()))] == ["relay", "keepalive"]

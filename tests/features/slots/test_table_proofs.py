@@ -1,0 +1,136 @@
+"""Proofs about tables: equal records, equal tables."""
+
+import pytest
+from amaranth.hdl import Array, Assert, Assume, Module, Mux, ResetSignal, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In
+
+from hdl.features.replay.control_word import ControlType, message_layout
+from hdl.features.slots.layouts import MOST_SLOTS, lap_layout, record_layout, record_word_layout, table_layout
+from hdl.features.slots.records import RecordLaps
+from sim.formal import RefutedError, prove
+
+
+class FoldedRecords(wiring.Component):
+    """A node in a lap of given records, whose words come with any pauses, among any other words. If it has a table of
+    that lap, it is the one that follows from the records and from whether it is odd, alone: so nodes with the same
+    records have the same table.
+
+    The solver chooses ring size and rank, and holds the records and what follows from all of them: the most packets
+    of any node, the least room, the longest packet, each with a rank that has it, and the lowest rank but 0 that
+    wants to send a message. Which of them are in the table so far is told by the rank of the last record.
+
+    Parameters
+    ----------
+    most : int
+        Most nodes.
+    wrong : bool
+        Take another table for right.
+    """
+
+    def __init__(self, *, most=15, wrong=False):
+        self._most, self._wrong = most, wrong
+        self.dut = RecordLaps()
+        super().__init__({
+            "records": In(data.ArrayLayout(record_layout(), most)), "all": In(table_layout()), "pending": In(5),
+            "of": In(data.ArrayLayout(4, 3)), "size": In(4), "rank": In(4), "word": In(message_layout()),
+            "record": In(record_layout()), "tracks": In(1), "reset_link": In(1),
+            **{name: In(width) for name, width in (("valid", 1), ("ready", 1), ("ask", 1), ("over", 1), ("left", 16),
+                                                   ("now", 16), ("tells", 1), ("way", 15), ("error", 16))}})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.dut = dut = self.dut
+        begun = Signal()
+        m.d.sync += begun.eq(1)
+        held = (self.records, self.all, self.pending, self.of, self.size, self.rank)
+        for number, value in enumerate(held):
+            bits = value.as_value() if isinstance(value, data.View) else value
+            before = Signal(len(bits), name=f"before_{number}")
+            m.d.sync += before.eq(bits)
+            m.d.comb += Assume(~begun | (before == bits))
+        records = Array(self.records[k].as_value() for k in range(self._most))
+
+        def of(rank):
+            return data.View(record_layout(), records[rank])
+
+        # What follows from all records.
+        m.d.comb += [Assume(~ResetSignal()), Assume((self.size >= 2) & (self.size <= self._most)),
+                     Assume(self.rank < self.size), Assume(self.all.slots <= MOST_SLOTS)]
+        m.d.comb += [Assume(self.of[n] < self.size) for n in range(3)]
+        for k in range(self._most):
+            here, one = self.size > k, self.records[k]
+            m.d.comb += Assume(~here | ((one.pending <= self.pending) & (one.room >= self.all.slots)
+                                        & (one.longest <= self.all.longest)))
+            if k:
+                m.d.comb += Assume(~(here & one.wants) | ((self.all.other != 0) & (self.all.other <= k)))
+        m.d.comb += [
+            Assume(of(self.of[0]).pending == self.pending),
+            Assume((self.all.slots == MOST_SLOTS) | (of(self.of[1]).room == self.all.slots)),
+            Assume(of(self.of[2]).longest == self.all.longest),
+            Assume((self.all.other == 0) | ((self.all.other < self.size) & of(self.all.other).wants)),
+        ]
+
+        # Words at the node: in the lap, those of its records, and any others.
+        tracked, done, told = Signal(), Signal(), data.View(record_word_layout(), self.word.data)
+        m.d.sync += done.eq(tracked & dut.checks)
+        with m.If(dut.opens | dut.checks | dut.reset_link):
+            m.d.sync += tracked.eq(dut.opens & self.tracks & ~dut.reset_link)
+        m.d.comb += [
+            dut.i.valid.eq(self.valid), dut.i.payload.eq(self.word), dut.o.ready.eq(self.ready),
+            dut.place.rank.eq(self.rank), dut.place.size.eq(self.size), dut.record.eq(self.record),
+            *(getattr(dut, name).eq(getattr(self, name)) for name in (
+                "ask", "over", "left", "now", "way", "error", "reset_link")),
+            dut.valid.eq(self.tells),
+            Assume(~tracked | (told.type != ControlType.RECORD) | (told.odd != self.all.odd)
+                   | (told.rank >= self.size) | (told.record.as_value() == records[told.rank])),
+            Assume(~tracked | (self.record.as_value() == records[self.rank])),
+            Assume(~(dut.opens & self.tracks) | (dut.slots.odd != self.all.odd)),
+        ]
+
+        def place(rank):
+            """Place of a rank in the order of the lap."""
+            return Mux(rank > self.rank, self.size, 0) + self.rank - rank
+
+        def folded(rank):
+            """Whether the record of a rank is in the table."""
+            return dut.sent & (place(rank)[:5] <= place(dut.turn)[:5]) & ~(dut.folds & (rank == dut.turn))
+
+        came, said = (data.View(layout, dut.o.payload.data) for layout in (record_word_layout(), lap_layout()))
+        table, every = dut.slots, self.all
+        successor = Mux(self.rank + 1 == self.size, 0, self.rank + 1)
+        least = Mux(self.pending < every.slots, self.pending, every.slots)
+        longest = every.longest + self._wrong
+        holds = {
+            "pending": (dut.most <= self.pending) & (~folded(self.of[0]) | (dut.most == self.pending)),
+            "room": (table.slots >= every.slots) & (table.slots <= MOST_SLOTS)
+                    & (~folded(self.of[1]) | (table.slots == every.slots) | (every.slots == MOST_SLOTS)),
+            "longest": (table.longest <= every.longest) & (~folded(self.of[2]) | (table.longest == every.longest)),
+            "other": ((table.other == 0) | ((every.other != 0) & (table.other >= every.other)))
+                     & (~folded(every.other) | (table.other == every.other) | (every.other == 0)),
+        }
+        m.d.comb += [
+            Assert(~tracked | ~dut.sent | (dut.turn < self.size)),
+            Assert(~tracked | ~dut.gathers | (table.odd == every.odd)),
+            Assert(~(tracked & dut.folds) | (dut.sent & (came.rank == dut.turn)
+                                             & (came.record.as_value() == records[dut.turn]))),
+            Assert(~(tracked & dut.final) | (dut.folds & ~dut.sets)),
+            Assert(~(tracked & dut.checks) | (dut.sent & ~dut.folds & (~dut.sets | (said.odd == every.odd)))),
+            Assert(~(tracked & (dut.final | dut.checks)) | ((dut.turn == successor) & (table.odd == every.odd))),
+            *(Assert(~tracked | one) for one in holds.values()),
+            Assert(~(done & dut.granted) | (
+                (table.slots == least) & (table.longest == longest) & (table.other == every.other)
+                & (table.odd == every.odd))),
+        ]
+        return m
+
+
+def test_equal_tables():
+    """Rings of 2 to 15 nodes, for all time."""
+    prove(FoldedRecords(), depth=2)
+
+
+def test_unequal_tables():
+    """Another rule for the longest packet is refuted."""
+    with pytest.raises(RefutedError):
+        prove(FoldedRecords(most=3, wrong=True), depth=9, mode="bmc")

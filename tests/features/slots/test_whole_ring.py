@@ -1,0 +1,174 @@
+# amaranth: UnusedElaboratable=no
+"""All units of slots on a ring: SYNCs set TIMEs, records go round, and packets follow: hdl/features/slots."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from amaranth.hdl import Cat, Module, signed
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.replay.control_hub import ControlHub
+from hdl.features.replay.control_transmitter import ControlTransmitter
+from hdl.features.replay.control_word import ControlType
+from hdl.features.replay.receiver import ReplayReceiver
+from hdl.features.slots.clock import DRIFT_BITS, Clock, Departures
+from hdl.features.slots.layouts import MESSAGE_TYPE
+from hdl.features.slots.link import ask_for_laps, connect_units
+from hdl.features.slots.path import SlotPath
+from hdl.features.slots.records import RecordLaps
+from hdl.features.slots.table import SlotTable
+from hdl.ring.link import Ingress
+from hdl.streams.stream import connect_stream
+from sim.golden.features.slots.slots import Table, plan
+from sim.verilated.vectors import Unit
+from tests.features.slots.wires import FORWARD, PACKET, Source, Wires, in_order
+
+NODES, LONGEST, MESSAGE, SLOTS = 4, 36, 65, 6
+
+
+class Node(wiring.Component):
+    """All units of slots of a node, between the wires and packets."""
+
+    def __init__(self, rank):
+        self._rank = rank
+        self.path, self.clock = SlotPath(depth=128), Clock(arrival=ReplayReceiver.latency - 2)
+        self.laps, self.table = RecordLaps(), SlotTable()
+        self.ingress = Ingress(segments=SLOTS, packet_words=LONGEST)
+        super().__init__({"wants": In(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        path, clock, laps, table, ingress = self.path, self.clock, self.laps, self.table, self.ingress
+        transmitter = ControlTransmitter(window=31)
+        receiver = ReplayReceiver(segments=2, packet_words=5)
+        hub = ControlHub(takes=[
+            (ControlType.SYNC,), (ControlType.LAP, ControlType.RECORD)])
+        departures = Departures()
+        packets, messages = Source(type=PACKET), Source(type=MESSAGE_TYPE)
+        m.submodules += [path, clock, laps, table, ingress, transmitter, receiver, hub, departures, packets, messages]
+        connect_units(m, path=path, clock=clock, laps=laps, table=table, departures=departures,
+                      transmitter=transmitter, receiver=receiver, rank=self._rank)
+        connect_stream(m, receiver.control, hub.i)
+        connect_stream(m, hub.o, transmitter.control)
+        for number, unit in enumerate((clock, laps)):
+            connect_stream(m, hub.take[number], unit.i)
+            connect_stream(m, unit.o, hub.give[number])
+            m.d.comb += [unit.place.rank.eq(self._rank), unit.place.size.eq(NODES)]
+        connect_stream(m, packets.o, path.i)
+        connect_stream(m, messages.o, path.message_i)
+        ask_for_laps(m, laps=laps, table=table, clock=clock.clock, reset_link=0)
+        m.d.comb += [
+            laps.record.pending.eq(path.whole + SLOTS), laps.record.room.eq(SLOTS - ingress.packets),
+            laps.record.longest.eq(LONGEST), laps.record.wants.eq(self.wants),
+            path.starts.eq(table.starts),
+            packets.on.eq(1), packets.words.eq(LONGEST), messages.words.eq(MESSAGE),
+            messages.on.eq((self._rank == 0) | self.wants), messages.to.eq(0 if self._rank else NODES - 1),
+            ingress.i.valid.eq(path.arrived), ingress.i.payload.eq(path.word), ingress.o.ready.eq(1),
+        ]
+        return m
+
+
+class Ring(wiring.Component):
+    """Four nodes on wires."""
+
+    def __init__(self):
+        each = {}
+        for n in range(NODES):
+            each |= {f"drift_{n}": In(signed(DRIFT_BITS)), f"forward_{n}": In(6), f"back_{n}": In(6),
+                     f"wants_{n}": In(1), f"time_{n}": Out(32), f"valid_{n}": Out(1), f"data_{n}": Out(32),
+                     f"heard_{n}": Out(1), f"word_{n}": Out(33), f"lost_{n}": Out(1), f"overrun_{n}": Out(1),
+                     f"granted_{n}": Out(1), f"slots_{n}": Out(22), f"damage_{n}": In(1)}
+        super().__init__(each)
+
+    def elaborate(self, platform):
+        m = Module()
+        nodes = [Node(rank) for rank in range(NODES)]
+        width = sum(len(getattr(nodes[0].path.ring_o, name)) for name in FORWARD)
+        ways = [(Wires(width), Wires(1)) for _ in nodes]
+        for n, (node, (forward, back)) in enumerate(zip(nodes, ways, strict=True)):
+            m.submodules += [node, forward, back]
+            sends, receives = node.path.ring_o, node.path.ring_i
+            shown = {"time": node.clock.clock.time, "valid": node.ingress.o.valid, "heard": node.path.heard,
+                     "data": node.ingress.o.payload.data, "word": node.path.word, "lost": node.path.lost,
+                     "overrun": node.ingress.overrun, "granted": node.laps.granted, "slots": node.laps.slots}
+            m.d.comb += [
+                forward.i.eq(Cat(getattr(sends, name) for name in FORWARD) ^ getattr(self, f"damage_{n}") << 9),
+                forward.delay.eq(getattr(self, f"forward_{n}")), back.delay.eq(getattr(self, f"back_{n}")),
+                back.i.eq(nodes[(n + 1) % NODES].path.ring_i.line), sends.line.eq(back.o),
+                Cat(getattr(receives, name) for name in FORWARD).eq(ways[n - 1][0].o),
+                node.wants.eq(getattr(self, f"wants_{n}")),
+                node.clock.clock.drift.eq(getattr(self, f"drift_{n}")),
+                *(getattr(self, f"{name}_{n}").eq(value) for name, value in shown.items()),
+            ]
+        return m
+
+
+@pytest.fixture(scope="module")
+def unit():
+    return Unit(Ring(), name="WholeRing", level="-O0")
+
+
+def play(unit, *, forward, back, cycles=9000, wants=(), **more):
+    rows = {}
+    for n, drift in enumerate((0, 105, -105, 77)):
+        rows |= {f"drift_{n}": drift % 256, f"forward_{n}": forward[n % len(forward)],
+                 f"back_{n}": back[n % len(back)], f"wants_{n}": n in wants}
+    for _ in range(2):  # words of before may be on wires
+        unit.reset()
+        unit.run(rows, cycles=64)
+    unit.reset()
+    found = unit.run(rows | more, cycles=cycles)
+    assert all(not found[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
+    return found
+
+
+#: Words of packets of a superframe, to a node.
+WORDS = SLOTS * LONGEST
+
+
+@pytest.mark.parametrize(("forward", "back"), [([16], [16]), ([1, 40, 16], [1, 40, 16]), ([16, 3], [40, 3]),
+                                               ([40, 3], [16, 3])])
+@pytest.mark.parametrize("wants", [(), (2,), (1, 3)])
+def test_superframes(unit, forward, back, wants):
+    """Superframes behind each other, with latencies that are equal forward and back or not: the same tables, every
+    packet and every message, and between superframes one lap."""
+    found = play(unit, forward=forward, back=back, wants=wants)
+    cycles = [np.flatnonzero(found[f"granted_{n}"]) for n in range(NODES)]
+    least = min(len(one) for one in cycles) - 1
+    assert least >= 8
+    due = [Table(SLOTS, LONGEST, min(wants, default=0), number % 2) for number in range(1, 1 + least)]
+    for n in range(NODES):
+        tables = found[f"slots_{n}"][cycles[n]][:least].tolist()
+        assert tables == [table.bits for table in due]
+    frame = sum(slot.cycles for slot in plan(due[0]))
+    print(f"wires {forward}, {back}: {np.diff(cycles[0])[1:] - frame} cycles between superframes")
+    # The way round the ring, with a cycle for each node.
+    lap = sum(forward[n % len(forward)] + 1 for n in range(NODES)) + RecordLaps.hop * NODES + RecordLaps.margin
+    assert set(np.diff(cycles[0])[1:]) <= {frame + lap - 1, frame + lap, frame + lap + 1}
+    for n in range(NODES):
+        assert in_order(found, n, PACKET) // WORDS in (least, least + 1)
+    owners = [slot.owner for table in due for slot in plan(table)]
+    more = [slot.owner for slot in plan(dataclasses.replace(due[0], odd=(least + 1) % 2))]
+    for to, owner in ((NODES - 1, 0), *([(0, min(wants))] if wants else [])):
+        heard = in_order(found, to, MESSAGE_TYPE)
+        assert owners.count(owner) * MESSAGE <= heard <= (owners + more).count(owner) * MESSAGE
+    if not wants:
+        assert in_order(found, 0, MESSAGE_TYPE) == 0
+
+
+@pytest.mark.parametrize("at", range(4820, 4970, 20))
+def test_damage(unit, at):
+    """After damage in a lap some nodes may have no table, and send nothing in that superframe; soon all do again, and
+    no node ever has another table than the others."""
+    damage = np.zeros(7000, np.uint64)
+    damage[at:at + 30] = 1
+    found = play(unit, forward=[16], back=[16], cycles=len(damage), damage_1=damage)
+    tables = []
+    for n in range(NODES):
+        cycles = np.flatnonzero(found[f"granted_{n}"])
+        tables.append([(int(cycle - 17 * n) // 100, int(found[f"slots_{n}"][cycle])) for cycle in cycles])
+    print(tables)
+    # Words in slots may have been damaged, but none was lost; two superframes at the end are all nodes'.
+    assert len({tuple(one for one in each if one[0] in (62, 63, 64, 65, 66)) for each in tables}) == 1

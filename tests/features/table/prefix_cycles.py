@@ -1,0 +1,122 @@
+"""Golden models of every cycle of the encoder and the decoder of a prefix code."""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import stream
+from sim.golden.features.table.prefix_code import Code, PrefixCode
+from tests.hdl.compression import plane_cycles
+
+_SYMBOLS, _LONGEST = 16, 6
+
+
+def _lengths(elements: npt.ArrayLike, code: Code) -> list[tuple[int, bool]]:
+    """Length of the code of each element and of the end, and whether it is the escape."""
+    of = dict(zip(code.exponents, code.lengths, strict=False))
+    exponents = (np.asarray(elements, np.uint32) >> 7 & 0xFF).tolist()
+    escape = code.lengths[-1]
+    return [(of.get(exponent, escape), exponent not in of) for exponent in exponents] + [(escape, True)]
+
+
+def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, table_willing: npt.ArrayLike,
+                  willing: npt.ArrayLike, ready: npt.ArrayLike) -> plane_cycles.Trace:
+    """Trace every cycle of an encoder; ``scan`` are the handshakes of its tables."""
+    tables = stream.Feed(6 * len(packets), table_willing)
+    feed = stream.Feed(sum(len(np.asarray(packet)) for packet in packets), willing)
+    output, registers = stream.Output(ready), plane_cycles.Registers(feed, 3)
+    free = place = packed = 0
+
+    def leave(cycle: int, *, count: int, end: bool) -> int:
+        nonlocal packed
+        packed = max(cycle, packed + 1)
+        if place + count >= 32 or end:
+            packed = output.load(packed)
+        return packed
+
+    for packet, code in zip(packets, codes, strict=True):
+        for _ in range(6):
+            free = output.load(tables.accept(max(free, output.departed))) + 1
+        opened = free + _SYMBOLS
+        place, packed = 0, opened - 1
+        lengths = _lengths(packet, code)
+        for number, (length, escape) in enumerate(lengths):
+            end = number == len(lengths) - 1
+            count = 8 + length + 8 * escape
+            registers.beat(opened, functools.partial(leave, count=count, end=end), real=not end)
+            place += count
+            if end and place > 32:
+                packed = output.load(packed + 1)
+            place %= 32
+        free = packed + 1
+    tables.accept(max(free, output.departed))
+    return plane_cycles.Trace(feed.valid, feed.ready, output.offered >= 0, output.offered, tables.valid, tables.ready)
+
+
+def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, willing: npt.ArrayLike,
+                  ready: npt.ArrayLike) -> plane_cycles.Trace:
+    """Trace every cycle of a decoder whose packets are sound, one cycle after the other."""
+    lengths = [_lengths(packet, code) for packet, code in zip(packets, codes, strict=True)]
+    code_format = PrefixCode()
+    words = [code_format.words([length + 8 * escape for length, escape in packet]) for packet in lengths]
+    last_words = set(np.cumsum(words) - 1)
+    total = sum(words)
+    feed = [*np.asarray(willing, np.bool_).tolist()]
+    sink = [*np.asarray(ready, np.bool_).tolist()]
+    end = len(feed)
+    i_valid, i_ready = np.zeros(end, np.bool_), np.zeros(end, np.bool_)
+    offered = np.full(end, -1, np.int64)
+    offering = False
+    taken = given = 0  # words, and elements
+    held = -1  # number of the word in the register
+    upper = final = pending = found = False
+    out = -1
+    fill = state = step = packet = 0
+    # States: 0 to 5 are words of the table, then 16 symbols, elements and escapes.
+    elements, escapes = 6 + _SYMBOLS, 7 + _SYMBOLS
+    for cycle in range(end):
+        offering = offering or (feed[cycle] and taken < total)
+        output_free = sink[cycle] or out < 0
+        room = output_free or not found
+        take_word = state < 6 and held >= 0 and not found
+        take_half = state >= elements and held >= 0 and fill < 32 and not final
+        i_valid[cycle], offered[cycle] = offering, out
+        i_ready[cycle] = held < 0 or take_word or (take_half and upper)
+        forward = ending = False
+        consumed, after = 0, state
+        if state < 6:
+            after = state + take_word
+        elif state < elements:
+            after = state + 1
+        elif state == elements and fill >= 8 + _LONGEST and room:
+            length, escape = lengths[packet][step]
+            consumed, forward = 8 + length, not escape
+            after = escapes if escape else state
+            step += not escape
+        elif state == escapes and fill >= 8 and room:
+            consumed, forward, after = 8, True, elements
+            ending = step == len(lengths[packet]) - 1
+            step += 1
+        # Registers, from the last one back.
+        if output_free:
+            out = given if found else -1
+            given += found
+        if room:
+            found = forward and pending
+        if forward:
+            pending = not ending
+        fill += 16 * take_half - consumed
+        final = final or (take_half and upper and held in last_words)
+        if ending:
+            fill, final, step, packet, after = 0, False, 0, packet + 1, 0
+        if i_ready[cycle]:
+            held, upper = (taken, False) if offering else (-1, False)
+            taken += offering
+            offering = False
+        elif take_half:
+            upper = True
+        state = after
+    none = np.zeros(0, np.bool_)
+    return plane_cycles.Trace(i_valid, i_ready, offered >= 0, offered, none, none)

@@ -1,0 +1,127 @@
+# amaranth: UnusedElaboratable=no
+"""Packets of tables and codes to elements: hdl/features/table/decoder.py."""
+
+import numpy as np
+import pytest
+
+from hdl.features.table.decoder import Decoder
+from sim.streams import STALLS, stall_array
+from sim.verilated.vectors import Feed
+from tests.features.table import cycles as table_cycles
+from tests.features.table.lookup_tables import (
+    LOADED,
+    PLAIN,
+    gateware,
+    random_centroids,
+    random_vectors,
+    run_decoder,
+    unit_of,
+    units,
+)
+from tests.hdl.compression import packets
+
+
+@pytest.mark.parametrize("sink", STALLS)
+@pytest.mark.parametrize("source", STALLS)
+@units
+def test_decoder_lockstep(table, lanes, source, sink):
+    count = 2_500
+    words = Decoder(table=gateware(table), lanes=lanes).words
+    for seed in range(2):
+        generator = np.random.default_rng(seed)
+        vectors = random_vectors(generator, table, count * lanes)
+        centroids = random_centroids(generator, table)
+        streams = [table.encode(vector, centroids) for vector in vectors]
+        willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
+        unit = unit_of(Decoder, table, lanes)
+        unit.reset()
+        trace = unit.lockstep(sources={"i": Feed(packets.beats(streams, words), willing)}, sinks={"o": ready})
+        expected = table_cycles.trace_decoder(table, streams, lanes=lanes, willing=willing, ready=ready)
+        rows = packets.beats([table.decode(words) for words in streams], lanes, width=table.format.width)
+        packets.same(trace, expected, rows, lanes, width=table.format.width, note=f"{seed=}")
+        assert not trace["error"].any()
+
+
+def loaded_decoder(centroids, lanes):
+    """A decoder after a reset, with its centroids."""
+    unit = unit_of(Decoder, LOADED, lanes)
+    unit.reset()
+    trace = unit.lockstep(sources={"load": Feed(packets.words([centroids]))}, sinks={"o": True}, cycles=40)
+    assert trace["load__ready"].all()
+    assert not trace["error"].any()
+    return unit
+
+
+@pytest.mark.parametrize("length", [1, 31, 33, 64])
+def test_wrong_loads_of_a_decoder(length):
+    """Too few words or too many are reported; the next ones are taken."""
+    centroids = np.arange(32, dtype=np.uint32) << 18
+    unit = loaded_decoder(centroids[::-1], 4)
+    trace = unit.lockstep(sources={"load": Feed(packets.words([np.resize(centroids, length), centroids]))},
+                          sinks={"o": True}, cycles=120)
+    assert trace["error"].sum() >= 1
+    vector = np.arange(100, dtype=np.uint32) << 17 | 0x3F80_0000
+    words = LOADED.encode(vector, centroids)
+    trace = unit.lockstep(sources={"i": Feed(packets.beats([words], Decoder(table=gateware(LOADED), lanes=4).words))},
+                          sinks={"o": True}, cycles=200)
+    got, _, _ = packets.taken(trace, 4)
+    assert [found.tolist() for found in got] == [LOADED.decode(words, None, centroids).tolist()]
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8])
+def test_decoder_latency(lanes):
+    """A packet of one group and one exponent: its table takes four cycles, and an eight one for each chunk."""
+    decoder = Decoder(table=gateware(PLAIN), lanes=lanes)
+    words = PLAIN.encode(np.full(32, 0x3F80_0000, np.uint32))
+    trace = run_decoder(PLAIN, lanes, [words], cycles=200)
+    _, _, when = packets.taken(trace, lanes)
+    if decoder.words > 1:
+        assert when[0] == 3 + -(-6 // (4 * decoder.words)) - 1 + decoder.latency
+    else:
+        # One word comes per cycle, and the second chunk is in the third one.
+        assert when[0] == 2 + 2 + decoder.latency
+
+
+@units
+def test_decoder_short_packets(table, lanes):
+    """Cut anywhere, a packet is reported, gives its whole eights or nothing, and the next one is sound."""
+    generator = np.random.default_rng(1)
+    vector = (generator.standard_normal(70) * 0.02).astype(np.float32).view(np.uint32)
+    vector = vector >> np.uint32(32 - table.format.width)
+    centroids = random_centroids(generator, table)
+    words = table.encode(vector, centroids)
+    width = table.code_width(len(np.unique(table.exponents_of(vector))))
+    preamble = len(words) - 3 * width
+    whole = table.decode(words)
+    for length in range(1, len(words)):
+        trace = run_decoder(table, lanes, [words, words[:length], words], cycles=900)
+        got, rest, _ = packets.taken(trace, lanes, width=table.format.width)
+        complete = 4 * max(length - preamble, 0) // width * 8
+        errors = length <= preamble or (length - preamble) % width != 0
+        assert len(rest) == 0, length
+        if length <= preamble:
+            assert len(got) == 2, length
+        else:
+            assert len(got) == 3, length
+            assert len(got[1]) == complete + 8 * (4 * (length - preamble) % width != 0), length
+            assert got[1][:complete].tolist() == whole[:complete].tolist(), length
+        assert got[0].tolist() == got[-1].tolist() == whole.tolist(), length
+        assert (trace["error"].sum() > 0) == errors, length
+
+
+@units
+def test_decoder_bad_packets(table, lanes):
+    """Exponents out of order, and indices beyond the table."""
+    shift = np.uint32(32 - table.format.width)
+    vector = np.array([1, 2, 4], np.float32).view(np.uint32) >> shift
+    centroids = random_centroids(np.random.default_rng(1), table)
+    words = table.encode(vector, centroids)
+    order = words.copy()
+    order[0] = 0x7F81_8081
+    beyond = words.copy()
+    beyond[-table.code_width(3):] = 0xFFFF_FFFF
+    trace = run_decoder(table, lanes, [order, words, beyond, words], cycles=900)
+    got, rest, _ = packets.taken(trace, lanes, width=table.format.width)
+    assert [len(elements) for elements in (*got, rest)] == [32, 32, 32, 0]
+    assert got[0].tolist() == got[2].tolist() == table.decode(words).tolist()
+    assert trace["error"].sum() == 1 + 32 // lanes

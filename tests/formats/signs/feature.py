@@ -1,0 +1,22 @@
+"""The format signs: a sign for each element, and a power of two for each block."""
+
+from hdl.compression.codec import FixedCodec
+from hdl.feature import Feature
+from hdl.registry import codes
+
+__all__ = ["FEATURE", "SignsFeature"]
+
+
+class SignsFeature(Feature):
+    """Elements are sent as signs."""
+
+    requires = ("mx",)
+
+    def codecs(self):
+        from hdl.features.signs import coding
+
+        return {"signs": FixedCodec(code=codes("signs").ring, block=32, block_bits=40, encoder=coding.Encoder,
+                                    decoder=coding.Decoder, parameters={"codec": coding.Signs()})}
+
+
+FEATURE = SignsFeature()

@@ -1,0 +1,173 @@
+"""Golden models of the cycles of packers and unpackers of planes, which codecs with tables share."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import stream
+from sim.golden.planes import PLANE
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace(stream.Trace):
+    """Handshakes of a codec, cycle by cycle; arrays of inputs that the codec lacks are empty."""
+
+    scan_valid: Flags
+    scan_ready: Flags
+
+
+class Packer:
+    """Packer: cycles in which chunks of bytes are taken and beats of words loaded."""
+
+    def __init__(self, words: int, ready: npt.ArrayLike) -> None:
+        self.output = stream.Output(ready)
+        self.size = 4 * words
+        self._place = 0
+        self._left = 0  # when the chunk before leaves the register of the input
+        self._packed = -1  # when all of it is packed
+
+    def free(self, cycle: int) -> int:
+        """First cycle, at or after the given one, in which a chunk would be taken."""
+        return max(cycle, self._left)
+
+    def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> int:
+        """Cycle in which a chunk is taken, offered from the given cycle on."""
+        taken = self.free(cycle)
+        self._left = max(taken, self._packed) + 1
+        total = self._place + count
+        padded = (total + 3) // 4 * 4 if align or last else total
+        if padded >= self.size or last:
+            self._left = self.output.load(self._left)
+        self._packed = self._left
+        if (last and padded > self.size) or padded == 2 * self.size:
+            self._packed = self.output.load(self._left + 1)
+            padded = 0
+        self._place = 0 if last else padded % self.size
+        return taken
+
+
+class Unpacker:
+    """Unpacker: cycles in which beats of words are accepted and their bytes shown."""
+
+    def __init__(self, words: int, count: int, willing: npt.ArrayLike) -> None:
+        self.feed = stream.Feed(count, willing)
+        self._size = 4 * words
+        self._place = 0
+        self._front = self.feed.accept(0) + 1  # when the beat in front came there
+        self._back = self.feed.accept(self._front)  # when the one behind it is accepted
+
+    def shown(self, count: int) -> int:
+        """Cycle from which on the next ``count`` bytes are shown."""
+        behind = self._place + count > self._size
+        return max(self._front, self._back if behind else 0) + 1
+
+    def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> None:
+        """Take bytes in a cycle; they may be the last of their packet."""
+        self._place += count
+        if align:
+            self._place = -(-self._place // 4) * 4
+        if self._place > self._size or (self._place == self._size and not last):
+            self._place -= self._size
+            self._leave(cycle)
+        if last or self._place == self._size:
+            self._place = 0
+            self._leave(cycle + 1)
+
+    def _leave(self, cycle: int) -> None:
+        """Let the beat in front leave, and the one behind it move up."""
+        self._front = max(self._back + 1, cycle)
+        self._back = self.feed.accept(self._front)
+
+
+def chunks(count: int, size: int) -> list[int]:
+    """Sizes of the chunks in which bytes move."""
+    return [min(size, count - start) for start in range(0, count, size)]
+
+
+class Registers:
+    """Registers of an encoder, from its input to the codes: cycles in which the beat before leaves each of them."""
+
+    def __init__(self, feed: stream.Feed, stages: int) -> None:
+        self._feed = feed
+        self._left = [0] * (stages + 1)
+
+    @property
+    def free(self) -> int:
+        """Cycle from which on the next beat may be accepted."""
+        return self._left[0]
+
+    def beat(self, opened: int, leave: Callable[[int], int], *, real: bool) -> None:
+        """The next beat, or one of zeros behind the last; ``leave`` tells when it may leave the last register."""
+        cycle = self._left[0] + 1
+        if real:
+            cycle = self._feed.accept(max(self._left[0], opened)) + 1
+        for stage, following in enumerate(self._left[1:]):
+            cycle = max(cycle, following)
+            self._left[stage] = cycle
+            cycle += 1
+        self._left[-1] = leave(cycle)
+
+
+class Eights:
+    """Planes of eight codes on their way to the packer, in one chunk or in several."""
+
+    def __init__(self, packer: Packer) -> None:
+        self._packer = packer
+        self._taken = 0  # when the last of several chunks was taken
+
+    def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
+        """Cycle in which the codes leave their register, at the earliest ``cycle``, and that of their last chunk."""
+        if not held:
+            taken = self._packer.take(max(cycle, opened), sizes[0], last=last)
+            return taken, taken
+        left = max(cycle, self._taken)
+        self._taken = left
+        for number, size in enumerate(sizes):
+            self._taken = self._packer.take(
+                max(self._taken + 1, opened), size, last=last and number == len(sizes) - 1)
+        return left, self._taken
+
+
+class Decoding:
+    """Decoder of sound packets: it takes bytes of tables, and looks codes up."""
+
+    def __init__(self, words: int, packets: Sequence[npt.ArrayLike], willing: npt.ArrayLike,
+                 ready: npt.ArrayLike) -> None:
+        self._size = 4 * words
+        self._unpacker = Unpacker(words, sum(-(-len(np.asarray(packet)) // words) for packet in packets), willing)
+        self._output = stream.Output(ready)
+        self._free = 0  # when bytes may be taken
+        self._looked = 0  # when the last beat of codes was taken to be looked up
+        self._loaded = 0  # when it was given
+
+    def take(self, count: int, *, align: bool = False) -> None:
+        """Take bytes of a table."""
+        cycle = max(self._free, self._unpacker.shown(count))
+        self._unpacker.take(cycle, count, align=align)
+        self._free = cycle + 1
+
+    def codes(self, count: int, width: int, lanes: int, *, tabled: bool = True) -> None:
+        """Take the bytes of codes, which are the rest of a packet; a table waits until they are looked up."""
+        eights = count // width
+        for eight in range(eights):
+            sizes = chunks(width, self._size)
+            for number, size in enumerate(sizes):
+                closing = number == len(sizes) - 1
+                cycle = max(self._free, self._unpacker.shown(size), self._looked if closing else 0)
+                self._unpacker.take(cycle, size, last=closing and eight == eights - 1)
+                self._free = cycle + 1
+            for _ in range(PLANE // lanes):
+                self._looked = max(self._free, self._looked + 1, self._loaded)
+                self._loaded = self._output.load(self._looked + 1)
+        if tabled:
+            self._free = max(self._free, self._looked + 1)
+
+    @property
+    def trace(self) -> Trace:
+        """Every cycle."""
+        feed, none = self._unpacker.feed, np.zeros(0, np.bool_)
+        return Trace(feed.valid, feed.ready, self._output.offered >= 0, self._output.offered, none, none)

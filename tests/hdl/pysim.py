@@ -1,0 +1,13 @@
+"""Runs of units in Amaranth's own simulator."""
+
+from amaranth.sim import Simulator
+
+
+def simulate(dut, *benches, clock=True, background=()):
+    """Run test benches, which are functions of a context, to their end, with others in the background."""
+    simulator = Simulator(dut)
+    if clock:
+        simulator.add_clock(1e-6)
+    for bench in (*background, *benches):
+        simulator.add_testbench(bench, background=bench in background)
+    simulator.run()

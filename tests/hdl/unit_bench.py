@@ -1,0 +1,303 @@
+# amaranth: UnusedElaboratable=no
+"""Tests of a unit with streams, from one description of it.
+
+Example
+-------
+::
+
+    BENCH = UnitBench(lambda lanes: RowSum(lanes=lanes), model, drive)
+
+    test_lockstep = BENCH.lockstep([(1,), (4,)], cycles=2_000)
+    test_reset = BENCH.resets([(4,)], (1, 5, 30))
+    test_cocotb = BENCH.cocotb([(4,)])
+
+``drive`` draws beats, and ``model`` predicts every cycle of the ports that it names, and every payload on offer.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import cocotb
+import numpy as np
+import pytest
+
+from sim import formal, regression
+from sim.payload import pack
+from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
+from sim.verilated.vectors import Feed, Unit
+
+#: Cycles that a unit without stalls runs for, but for the beats of its inputs.
+SPARE = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Drive:
+    """Beats of each input stream, rows of other inputs, or numbers that are held, and what the model is given.
+
+    ``cycles`` is the length of a run; by default twice the beats, and more.
+    """
+
+    beats: Mapping[str, np.ndarray]
+    drawn: Any = None
+    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    cycles: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Want:
+    """Ports that are compared in every cycle, and of each output stream its beats in order and the one on offer.
+
+    Without the latter, all beats must have come at the end of the run. A port may be a pair, of its values and of the
+    cycles in which they count. Beats may be a pair too, of rows and of the bits that count in them.
+    """
+
+    ports: Mapping[str, Any]
+    beats: Mapping[str, Any]
+    offered: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, trace, rows, stream="o", without=()):
+        """Handshakes of a golden trace, and the beats of its one output."""
+        ports = {name.replace("_", "__"): value for name, value in vars(trace).items()
+                 if name.endswith(("_valid", "_ready")) and name not in without}
+        return cls(ports, {stream: rows}, {stream: trace.offered})
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Trace of a run, its expectation, and the beats that it was driven with."""
+
+    trace: Mapping[str, np.ndarray]
+    want: Want
+    drive: Drive
+
+    def moves(self, stream="o"):
+        """Cycles in which beats of a stream moved."""
+        return np.flatnonzero(self.trace[f"{stream}__valid"] & self.trace[f"{stream}__ready"])
+
+
+def sinks(source):
+    """Seeds of runs with a pattern of stalls at the inputs, each with one pattern at the outputs."""
+    for number, sink in enumerate(STALLS):
+        seed = 1 + number + len(STALLS) * STALLS.index(source)
+        print(f"seed {seed}")
+        yield seed, sink
+
+
+def packed(layout, items):
+    """Rows of a port from objects with an attribute of each field."""
+    return pack(layout, {name: np.array([getattr(item, name) for item in items]) for name in layout.members})
+
+
+def _pairs(beats):
+    return beats if isinstance(beats, tuple) else (beats, np.full_like(beats, np.iinfo(beats.dtype).max))
+
+
+def numbers(rows):
+    """Rows of a port as numbers of any size."""
+    return [int.from_bytes(row.tobytes(), "little") for row in rows]
+
+
+@cocotb.test(timeout_time=4, timeout_unit="ms")
+async def passes_beats(dut):
+    """All beats come, in order and no more, after a reset while the same ones were on their way."""
+    p = regression.parameters()
+
+    def sources(kind):
+        return [cocotb.start_soon(Source(dut, name, len(getattr(dut, f"{name}__payload")),
+                                         stalls=stalls(kind, seed=seed)).send(rows))
+                for seed, (name, rows) in enumerate(p["sources"].items())]
+
+    await start(dut)
+    for name, value in p["inputs"].items():
+        getattr(dut, name).value = value
+    for name in p["sinks"]:
+        getattr(dut, f"{name}__ready").value = 1
+    before = sources("none")
+    await cycles(dut, p["cut"])
+    for task in before:
+        task.cancel()
+    dut.rst.value = 1
+    for name in p["sources"]:
+        getattr(dut, f"{name}__valid").value = 0
+    await cycles(dut, 1)
+    dut.rst.value = 0
+    widths = {name: len(getattr(dut, f"{name}__payload")) for name in (*p["sources"], *p["sinks"])}
+    monitors = {name: Monitor(dut, name, width) for name, width in widths.items()}
+    sinks = {name: Sink(dut, name, widths[name], stalls=stalls(p["stalls"], seed=9 + seed))
+             for seed, name in enumerate(p["sinks"])}
+    received = {name: cocotb.start_soon(sinks[name].receive(len(rows))) for name, (rows, _) in p["sinks"].items()}
+    sources(p["stalls"])
+    for name, (rows, bits) in p["sinks"].items():
+        beats = await received[name]
+        assert [beat & mask for beat, mask in zip(beats, bits, strict=True)] == [
+            row & mask for row, mask in zip(rows, bits, strict=True)], name
+    await cycles(dut, 30)
+    counts = {name: len(beats) for name, beats in p["sources"].items()} | {
+        name: len(rows) for name, (rows, _) in p["sinks"].items()}
+    assert {name: len(monitor.beats) for name, monitor in monitors.items()} == counts
+
+
+def under_cocotb(component, kind, beats, wanted, *, cut=30, inputs=None, name=None):
+    """Send beats under cocotb, after a reset in the middle of them, and demand these beats of the outputs."""
+    regression.run(component, module=__name__, name=name, parameters={
+        "stalls": kind, "cut": cut, "inputs": dict(inputs or {}),
+        "sources": {stream: numbers(rows) for stream, rows in beats.items()},
+        "sinks": {stream: [numbers(rows) for rows in _pairs(want)] for stream, want in wanted.items()}})
+
+
+class UnitBench:
+    """Bench of a unit of any parameters.
+
+    Parameters
+    ----------
+    make : callable
+        Component of a case, which is a tuple of parameters.
+    model : callable
+        Expectation (:class:`Want`) of a component, what its drive has in ``drawn``, and dictionaries of the cycles in
+        which sources may begin to offer, and in which sinks are ready.
+    drive : callable
+        Beats (:class:`Drive`) of a case, drawn from a generator.
+    name : callable or None
+        Name of a case's Verilog; by default the name of the component's class.
+    rate : float
+        Probability that a side is willing, in the geometric pattern.
+    simulate : callable or None
+        Simulation of a component and its case, in place of a Verilated unit with its name.
+    """
+
+    def __init__(self, make, model, drive, *, name=None, rate=0.5, simulate=None):
+        self._model, self._drive, self._rate = model, drive, rate
+        self.make = functools.cache(make)
+        self.unit = functools.cache(lambda *case: simulate(self.make(*case), *case) if simulate else Unit(
+            self.make(*case), name=name and name(*case)))
+
+    def _streams(self, case):
+        """Names of all streams of a unit."""
+        unit = self.unit(*case)
+        return [port.name.removesuffix("__valid") for port in (*unit.inputs, *unit.outputs)
+                if port.name.endswith("__valid")]
+
+    def check(self, case=(), *, seed=1, kinds="none", count=None, drive=None, reset=True):
+        """Compare every cycle of a run with the model.
+
+        ``kinds`` is the pattern of stalls of all streams, or of each one by its name; ``count`` is cycles, or a
+        function of the case.
+        """
+        unit = self.unit(*case)
+        drive = drive or self._drive(np.random.default_rng(seed), *case)
+        if callable(count):
+            count = count(*case)
+        if count is None:
+            count = drive.cycles or SPARE + 2 * sum(map(len, drive.beats.values()))
+        patterns = {
+            name: stall_array(kinds if isinstance(kinds, str) else kinds[name], count, seed=seed + place,
+                              rate=self._rate) for place, name in enumerate(self._streams(case))}
+        willing = {name: patterns[name] for name in drive.beats}
+        ready = {name: pattern for name, pattern in patterns.items() if name not in willing}
+        if reset:
+            unit.reset()
+        trace = unit.lockstep(sources={name: Feed(rows, willing[name]) for name, rows in drive.beats.items()},
+                              sinks=ready, inputs=drive.inputs, seed=seed)
+        want = self._model(self.make(*case), drive.drawn, willing, ready)
+        for port, value in want.ports.items():
+            value, counts = value if isinstance(value, tuple) else (value, slice(None))
+            np.testing.assert_array_equal(trace[port][counts], value[counts], f"{port}, {case}, {seed=}")
+        run = Run(trace, want, drive)
+        for name, beats in want.beats.items():
+            note = f"{name}, {case}, {seed=}"
+            rows, bits = _pairs(beats)
+            offered = want.offered.get(name)
+            if offered is None:
+                offers, index = run.moves(name), np.arange(len(rows))
+                assert len(offers) == len(rows), note
+            else:
+                offers = np.flatnonzero(offered >= 0)
+                np.testing.assert_array_equal(trace[f"{name}__valid"] != 0, offered >= 0, note)
+                index = offered[offers]
+            got = trace[f"{name}__payload"][offers]
+            np.testing.assert_array_equal(got & bits[index], rows[index] & bits[index], note)
+        return run
+
+    def lockstep(self, cases=((),), *, count=None, seeds=1, least=1):
+        """Test of every cycle under each pattern of stalls at the inputs, with each one at the outputs.
+
+        There are offers in ``least`` cycles of each run, or more.
+        """
+        @pytest.mark.parametrize("source", STALLS)
+        @pytest.mark.parametrize("case", cases, ids=str)
+        def test(case, source):
+            inputs = {port.name.removesuffix("__valid") for port in self.unit(*case).inputs}
+            for number, sink in enumerate(STALLS):
+                for trial in range(seeds):
+                    seed = 1 + trial + seeds * (number + len(STALLS) * STALLS.index(source))
+                    print(f"seed {seed}")
+                    kinds = _Kinds(inputs, source, sink, number + trial)
+                    run = self.check(case, seed=seed, kinds=kinds, count=count)
+                    for offered in run.want.offered.values():
+                        assert np.count_nonzero(offered >= 0) >= least, f"{seed=}"
+
+        return test
+
+    def random(self, cases, *, seeds=2, count=None):
+        """Test of every cycle under random stalls on all sides."""
+        @pytest.mark.parametrize("case", cases, ids=str)
+        def test(case):
+            for seed in range(seeds):
+                self.check(case, seed=seed, kinds="geometric", count=count)
+
+        return test
+
+    def resets(self, cases, cuts, *, count=None, drive=None):
+        """Test that a reset after any of these numbers of cycles leaves nothing of what came before."""
+        drive = drive or self._drive
+
+        @pytest.mark.parametrize("cut", cuts)
+        @pytest.mark.parametrize("case", cases, ids=str)
+        def test(case, cut):
+            unit, generator = self.unit(*case), np.random.default_rng(cut)
+            before = drive(generator, *case)
+            unit.reset()
+            unit.lockstep(
+                sources={name: Feed(rows) for name, rows in before.beats.items()}, cycles=cut,
+                sinks={name: cut % 3 != 0 for name in self._streams(case) if name not in before.beats},
+                inputs={name: rows[:cut] if np.ndim(rows) else rows for name, rows in before.inputs.items()})
+            self.check(case, seed=cut, count=count, drive=drive(generator, *case))
+
+        return test
+
+    def cocotb(self, cases=((),), *, cut=30, seed=1, name=None, drive=None):
+        """Test of the same beats under cocotb, after a reset in the middle of them."""
+        @pytest.mark.parametrize("kind", ["none", "geometric"])
+        @pytest.mark.parametrize("case", cases, ids=str)
+        def test(case, kind):
+            component, driven = self.make(*case), (drive or self._drive)(np.random.default_rng(seed), *case)
+            always = np.ones(SPARE + 4 * sum(map(len, driven.beats.values())), bool)
+            patterns = dict.fromkeys(component.signature.members, always)
+            want = self._model(component, driven.drawn, patterns, patterns)
+            under_cocotb(component, kind, driven.beats, want.beats, cut=cut, inputs=driven.inputs, name=name)
+
+        return test
+
+
+class _Kinds(dict):
+    """Pattern of each stream: that of the sources, that of the sinks, and for further ones the next ones in turn."""
+
+    def __init__(self, inputs, source, sink, turn):
+        super().__init__()
+        self._inputs, self._first, self._turn = inputs, {True: source, False: sink}, turn
+        self._counts = {True: 0, False: 0}
+
+    def __missing__(self, name):
+        side = name in self._inputs
+        place = STALLS.index(self._first[side]) + self._counts[side] * (1 + self._turn)
+        self._counts[side] += 1
+        self[name] = STALLS[place % len(STALLS)]
+        return self[name]
+
+
+def offers(make, *, depth, mode="prove"):
+    """Test that offers of a unit stand until they are taken, proven."""
+    return lambda: formal.prove(formal.Offers(make()), depth=depth, mode=mode)

@@ -1,0 +1,66 @@
+"""The command `gradring lab estimate`."""
+
+import json
+import re
+import sys
+from fractions import Fraction
+
+import pytest
+
+from host import cli
+from host.labs.estimate import machine, program
+from host.labs.estimate.machine import Machine
+from tests.host.rings import CONFIGS, library
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run the program: exit code, standard output, standard error."""
+    monkeypatch.setattr(machine, "built", lambda chosen, announce=None: library(chosen.node))
+    node = CONFIGS["engines"]
+    monkeypatch.setattr(machine, "EXECUTION", Machine(name="e", node=node))
+    monkeypatch.setattr(machine, "TARGETS", tuple(
+        Machine(name=name, node=node, link=Fraction(1, 2), latency=latency)
+        for name, latency in (("near", 16), ("far", 400))))
+    monkeypatch.setattr(machine, "RATIOS", ((8, 16),))
+    monkeypatch.setitem(program.NETWORKS, 256, (8, 16, 5))
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gradring", "lab", "estimate", "--output", str(tmp_path),
+                                          *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return call
+
+
+def test_run(run, tmp_path):
+    code, out, err = run("--targets", "near", "--lengths", 256, "--examples", 4)
+    assert code == 0, err
+    assert len(re.findall("^near ", out, re.MULTILINE)) == len(re.findall("^8 to 16 MACs ", out, re.MULTILINE)) == 3
+    assert "|--" not in out
+    assert re.search(r"^2 of 2 programs are within their bars", out, re.MULTILINE)
+    assert "compute of ratios: modelled" in out
+    found = json.loads((tmp_path / "estimate.json").read_text())
+    assert [len(found[kind]) for kind in ("targets", "ratios")] == [2, 2]
+    assert (tmp_path / "estimate.png").exists()
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--targets", "nearer"), "Target must be one of near; far, not 'nearer': did you mean near?"),
+    (("--targets", "far"), "Latency of far must be 16 to 271 cycles, which links can be delayed to, not 400"),
+    (("--targets", "near", "--lengths", "1024"), "Nodes of e must have room for 512 elements of state to run K = "
+                                                 "1,024, serial, not for 512"),
+    (("--examples", 0), "Examples must be between 1 and 64, not 0"),
+    (("--lengths", "257"), "Length must be one of 256; 1024; 4832, not '257': did you mean 256?"),
+])
+def test_refused(run, tmp_path, arguments, message):
+    """Before anything is built or written."""
+    code, _, err = run(*arguments)
+    assert code == 1
+    assert err.startswith("error: ")
+    if "state" not in message:
+        assert err == f"error: {message}\n"
+    assert not list(tmp_path.iterdir())

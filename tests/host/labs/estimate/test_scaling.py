@@ -1,0 +1,61 @@
+from fractions import Fraction
+
+import pytest
+
+from host.labs.estimate.scaling import Throttled, alpha_of, estimate, plain, throttled
+
+HALF = Fraction(1, 2)
+
+
+def rates(*values):
+    return dict(zip(("compute", "link", "memory"), map(Fraction, values), strict=True))
+
+
+def test_known_answers():
+    """e = (4, 1, 4), t = (8, 1/2, 4): alpha = 1/2, throttled to (4, 1/4, 2)."""
+    execution, target = rates(4, 1, 4), rates(8, HALF, 4)
+    found = throttled(execution, target)
+    assert found.alpha == alpha_of(execution, target) == HALF
+    assert [found.shares[name] * rate for name, rate in execution.items()] == [4, Fraction(1, 4), 2]
+    assert found.registers() == {"compute": 0, "link": 1 << 14, "memory": 1 << 15}
+    assert found.registers(slower=2) == {"compute": 1 << 15, "link": 1 << 13, "memory": 1 << 14}
+    assert estimate(HALF, 2100, 4100) == 1100
+    assert plain(HALF, 2100) == 1050
+
+
+@pytest.mark.parametrize("alpha", [Fraction(1, 4), Fraction(2, 3), 1, 2, 5])
+def test_exact(alpha):
+    """T(s) = a + b * s is estimated exactly, whatever is fixed: a target with s = 1 runs at 1 / alpha."""
+    alpha = Fraction(alpha)
+    for a, b in ((0, 1000), (120, 3000), (500, 0)):
+        first, second = float(a + b / alpha), float(a + 2 * b / alpha)
+        assert estimate(alpha, first, second) == pytest.approx(a + b, abs=1e-9)
+
+
+def test_alpha_above_one():
+    """A target that is slower in all is run as it were faster."""
+    found = throttled(rates(4, 1, 4), rates(2, Fraction(1, 4), 2))
+    assert found.alpha == 2
+    assert found.registers() == {"compute": 0, "link": 1 << 15, "memory": 0}
+
+
+@pytest.mark.parametrize(("execution", "target", "message"), [
+    (rates(4, 0, 4), rates(4, 1, 4), r"^Rate link of the execution machine must be positive, not 0$"),
+    (rates(4, 1, 4), rates(4, 1, 0), r"^Rate memory of the target must be positive, not 0$"),
+    (rates(4, 1, 4), {"link": Fraction(1)}, r"^Machines must have rates of the same parts, not compute, link, memory "
+                                            r"and link$"),
+    ({}, {}, r"^Machines must have rates of the same parts, not none and none$"),
+    (rates(4, 1, 4), rates(1 << 18, 1, 4), r"^Throttle of link must be at least 1 of 65,536 cycles, not 0.5: the "
+                                           r"target is too far from the execution machine$"),
+])
+def test_refused(execution, target, message):
+    with pytest.raises(ValueError, match=message):
+        throttled(execution, target).registers(slower=2)
+
+
+def test_least_rate():
+    """The second run is refused as well, before the first."""
+    found = Throttled(Fraction(1), {"link": Fraction(1, 1 << 16)})
+    assert found.registers() == {"link": 1}
+    with pytest.raises(ValueError, match=r"^Throttle of link must be at least 1 of 65,536 cycles, not 0.5: "):
+        found.registers(slower=2)

@@ -1,0 +1,11 @@
+"""The perceptron whose steps are timed, with images that default nodes have room for."""
+
+from host.labs.job_speed.lab import train
+
+
+def test_training():
+    losses, figures, seconds = train(8, inputs=64, hidden=32)
+    assert figures.elements == 8 * 2410
+    assert figures.bound <= figures.cycles < 2 * figures.bound
+    assert losses[-1] < losses[0] - 0.03
+    assert seconds > 0

@@ -1,0 +1,78 @@
+"""Training with late gradients on golden nodes: rounds, fates, and ways that must agree."""
+
+import dataclasses
+import re
+
+import pytest
+
+from host.labs.late.lab import learn
+from host.labs.late.picture import SCHEMA
+from host.schema import read_report
+from host.training.quorum_config import Late, LateConfig
+
+SMALL = LateConfig(hidden=(8,), batch=4, cycles=200_000, macs=1, skew=0.9, seed=3)
+
+
+def test_ways(data):
+    """Waiting drops and folds nothing; without weight, folding is dropping."""
+    found = {late: learn(data, dataclasses.replace(SMALL, late=late), points=2) for late in Late}
+    wait, fold, drop = (found[late] for late in (Late.WAIT, Late.APPLY, Late.DROP))
+    assert (wait.counts["folded"], wait.counts["dropped"]) == (0, 0)
+    assert wait.counts["computed"] == wait.counts["applied"] == 4 * len(wait.cycles)
+    assert len(fold.cycles) == len(drop.cycles) > 1.5 * len(wait.cycles)
+    assert fold.counts["folded"] > 0
+    for outcome in found.values():
+        counts = outcome.counts
+        assert counts["computed"] == sum(counts[fate] for fate in ("applied", "folded", "dropped", "pending"))
+        assert outcome.cycles == sorted(outcome.cycles)
+        assert outcome.cycles[-1] <= SMALL.cycles
+        assert len(outcome.losses) == len(outcome.cycles)
+    nothing = learn(data, dataclasses.replace(SMALL, factor=0.0), points=2)
+    assert (nothing.losses, nothing.measured) == (drop.losses, drop.measured)
+    assert fold.losses != drop.losses
+
+
+def test_two_laggards_and_a_deadline(data):
+    """A round that a deadline closes has fewer gradients than the quorum."""
+    config = dataclasses.replace(SMALL, slow={2: 3.0, 3: 6.0})
+    waiting = learn(data, config, points=2)
+    closed = learn(data, dataclasses.replace(config, deadline=500), points=2)
+    assert len(closed.cycles) > 1.3 * len(waiting.cycles)
+    assert closed.counts["folded"] > waiting.counts["folded"]
+
+
+def test_waiting_has_no_deadline(data):
+    """Waiting for all gradients drops none, whatever the quorum and the deadline."""
+    config = dataclasses.replace(SMALL, late=Late.WAIT, slow={3: 6.0})
+    found = learn(data, dataclasses.replace(config, deadline=500, quorum=1), points=2)
+    assert found == learn(data, config, points=2)
+    assert found.counts["dropped"] == 0
+
+
+def test_command(tmp_path, run):
+    code, printed, _ = run("lab", "late", "--skew", "0.9", "--late", "drop", "--seeds", "1", "--hidden", "8",
+                           "--batch", "4", "--cycles", "30000", "--output", tmp_path)
+    assert code == 0
+    assert re.search(r"^0\.9 +drop ", printed, re.MULTILINE)
+    assert (tmp_path / "late.png").read_bytes().startswith(b"\x89PNG")
+    run, = read_report(tmp_path / "late.json", SCHEMA)["runs"]
+    assert (run["late"], len(run["cycles"])) == ("drop", len(run["losses"]))
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"quorum": 5}, r"^Quorum must be between 1 and the workers, 4, not 5$"),
+    ({"slow": {4: 2.0}}, r"^Straggler must be a worker, 0 to 3, not 4$"),
+    ({"slow": {1: 0.5}}, r"^Factor of a straggler must be between 1 and 1,000, not 0.5$"),
+])
+def test_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        LateConfig(**options)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("--late", "drop,fold"), "Late gradients must be one of apply-late, wait, drop, not 'fold'"),
+    (("--skew", "0,x"), "Skews must be numbers with commas between them, not '0,x'"),
+    (("--seeds", "0"), "Seeds must be between 1 and 1,000,000,000, not 0"),
+])
+def test_options(run, options, message):
+    assert run("lab", "late", *options) == (1, "", f"error: {message}\n")

@@ -1,0 +1,127 @@
+"""Limit of the time of a run of tests: ``pytest --minutes 50``, which is ``make test MINUTES=50``.
+
+A run with a limit begins with one case of each test, which the commit draws. What is left follows file by file, in an
+order that the commit draws, too, and what has not begun when the time is over is skipped: the first cases never are.
+So a machine that is fast enough runs everything, and a slow one something else with each commit. Tests of
+:data:`LARGE` are among what follows.
+"""
+
+import collections
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+__all__ = ["LARGE", "arranged", "first_cases"]
+
+#: Beginnings of names of tests that share the library of a ring with no others, or that take a minute or more.
+LARGE = (
+    "tests/known_answers",
+    "tests/pairs",
+    "tests/partition",
+    "tests/programs",
+    "tests/test_examples.py",
+    "tests/test_wheel.py",
+    "tests/torch_scripts",
+    "tests/host/jobs/test_job.py",
+    "tests/host/labs/migrate/test_command.py",
+    "tests/host/training/test_checkpoint.py",
+    "tests/tenants/test_hostile.py",
+    "tests/hdl/test_node.py::test_a_ring_under_cocotb",
+    "tests/host/pytorch/test_launch.py::test_step_that_one_rank_skips",
+    "tests/host/pytorch/test_launch.py::test_what_is_true_at_each_pass",
+    "tests/host/driver/test_slot_jobs.py",
+    "tests/host/driver/test_slots.py",
+    "tests/host/test_cli.py::TestWave",
+    "tests/host/topology/test_node_waits.py",
+    "tests/host/training/test_quorum.py::test_switch_out",
+    "tests/host/training/test_quorum.py::test_none_would_be_left",
+    "tests/host/transports/test_message_nodes.py",
+    "tests/tenants/test_moves.py",
+    "tests/features/replay/test_receiver_proof.py",
+    "tests/features/slots/test_slot_proofs.py",
+    "tests/features/slots/test_table_proofs.py",
+    "tests/features/slots/test_job_proofs.py",
+)
+
+
+def first_cases(names: list[str], seed: str) -> set[str]:
+    """Names of one case of each test, tests of :data:`LARGE` excepted."""
+    cases = collections.defaultdict(list)
+    for name in names:
+        if not name.startswith(LARGE):
+            cases[name.partition("[")[0]].append(name)
+    return {random.Random(f"{seed} {test}").choice(members) for test, members in cases.items()}
+
+
+def arranged(names: list[str], seed: str, workers: int) -> list[int]:
+    """Numbers of tests in the order of a run with a limit. The order has a part for each worker, in which first cases
+    precede all others; the others are ordered by file."""
+    first = first_cases(names, seed)
+    begin = [number for number, name in enumerate(names) if name in first]
+    files = list(dict.fromkeys(name.partition("::")[0] for name in names))
+    positions = {file: number for number, file in enumerate(random.Random(seed).sample(files, len(files)))}
+    follow = sorted((number for number, name in enumerate(names) if name not in first),
+                    key=lambda number: positions[names[number].partition("::")[0]])
+
+    def part(numbers: list[int], worker: int) -> list[int]:
+        return numbers[len(numbers) * worker // workers:len(numbers) * (worker + 1) // workers]
+
+    return [number for worker in range(workers) for numbers in (begin, follow) for number in part(numbers, worker)]
+
+
+def _commit() -> str:
+    """The commit of the clone, or nothing outside one."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True,
+                              check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--minutes", type=float, default=0.0,
+                     help="minutes after which only the first case of each test may begin; 0 for no limit")
+
+
+#: Seed of the order, time when the run began, and names of first cases.
+_SEED, _BEGUN, _FIRST = pytest.StashKey[str](), pytest.StashKey[float](), pytest.StashKey[set[str]]()
+
+
+def pytest_configure(config):
+    if not config.option.minutes:
+        return
+    controller = getattr(config, "workerinput", {})
+    config.stash[_SEED] = controller["seed"] if controller else _commit()
+    config.stash[_BEGUN] = controller["begun"] if controller else time.time()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    if node.config.option.minutes:
+        node.workerinput |= {"seed": node.config.stash[_SEED], "begun": node.config.stash[_BEGUN]}
+
+
+def pytest_report_header(config):
+    minutes = config.option.minutes
+    return [f"limit: {minutes:g} minutes, order drawn by commit {config.stash[_SEED][:12]}"] if minutes else []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    if config.option.minutes:
+        names = [item.nodeid for item in items]
+        config.stash[_FIRST] = first_cases(names, config.stash[_SEED])
+        workers = getattr(config, "workerinput", {}).get("workercount", 1)
+        items[:] = [items[number] for number in arranged(names, config.stash[_SEED], workers)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    minutes = item.config.option.minutes
+    if minutes and time.time() > item.config.stash[_BEGUN] + 60 * minutes and (
+            item.nodeid not in item.config.stash[_FIRST]):
+        pytest.skip("The time is over: make test without MINUTES runs every case")

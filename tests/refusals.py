@@ -1,0 +1,26 @@
+# amaranth: UnusedElaboratable=no
+"""Parameters that are refused, and the whole messages."""
+
+import re
+
+import pytest
+
+
+def refuses(message, make, /, *arguments, error=ValueError, **parameters):
+    """Demand that these parameters are refused with this message, whole."""
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        make(*arguments, **parameters)
+
+
+def refused(make, base, cases, error=ValueError):
+    """Test that each set of parameters is refused with its message, whole."""
+    @pytest.mark.parametrize(("parameters", "message"), cases)
+    def test(parameters, message):
+        refuses(message, make, error=error, **{**base, **parameters})
+
+    return test
+
+
+def refused_values(make, base, name, values, message, error=ValueError):
+    """Test that each value of a parameter is refused with a message that ends with the value."""
+    return refused(make, base, [({name: value}, f"{message}, not {value!r}") for value in values], error)
