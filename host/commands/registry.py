@@ -11,7 +11,7 @@ COMMANDS = {
     "bench": Entry("host.commands.bench", "bench_command",
                    "Measure cycles of units and of the ring against their bounds, and the speed of simulation."),
     "lab": Entry("host.commands.lab", "lab_app", "Run an experiment; without its name, list all experiments."),
-    "quantize": Entry("host.commands.quantize", "quantize_command",
+    "quantize": Entry("host.features.quantization.command", "quantize_command",
                       "Quantise a trained perceptron by every scheme, and measure it on the nodes."),
     "info": Entry("host.commands.info", "info_command",
                   "Show the configuration of a node, its registers, and the versions of tools."),

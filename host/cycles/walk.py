@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 from hdl.compression.feedback import PacketAdder
 from host.cycles.costs import Costs, Format
+from host.cycles.estimate import Collective
 from host.cycles.timing import BEHIND, COMMAND, HOP, Timing
-from host.program.estimate import Collective
 from sim.golden.ring import GROUP
 
 __all__ = ["Arrival", "Numbers", "There", "Units", "Walked", "walk", "walk_costs"]

@@ -12,13 +12,13 @@ from hdl.features.compute.layer_list import MULTIPLIED_BIT
 from host.driver.command import Command, Event
 from host.driver.command_queueing import CommandQueueing
 from host.driver.devices import Devices
-from host.driver.inference import IntegerLayer, Integers, Program, pack_inputs, program, unpack_outputs
 from host.driver.masking import MaskJob, Region, plan, unpack
 from host.driver.memory import Buffer, Where, aligned, place
 from host.driver.results import Cycles, InferOutcome, ListsOutcome, MaskOutcome, SparsifyOutcome, slowest, total
 from host.driver.ring_memory import RingMemory
 from host.driver.ring_registers import RingSettings
-from host.memory.plan import ListProgram, Plan, PlanError
+from host.features.compute.memory.plan import ListProgram, Plan, PlanError
+from host.features.quantization.inference import IntegerLayer, Integers, Program, pack_inputs, program, unpack_outputs
 from sim.golden.features.compute.compute import Engine
 
 __all__ = ["ListCompute", "NodeOperations", "PlannedLists"]

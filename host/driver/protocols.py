@@ -11,8 +11,8 @@ from host.driver.devices import Formats
 from host.driver.node_operations import ListCompute, NodeOperations
 from host.driver.ring_collectives import QuorumUpdates, RingCollectives, WeightUpdates
 from host.driver.ring_memory import RingMemory, RingPartition
-from host.driver.ring_programs import RingPrograms
 from host.driver.ring_registers import RingCounters, RingSettings
+from host.features.programs.ring_programs import RingPrograms
 
 __all__ = ["FlatRing", "TrainingRing", "VectorRing"]
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from host.driver.command import Event
-from host.driver.inference import Integers
 from host.driver.masking import Matrices
 from host.driver.trace import TraceRecord
+from host.features.quantization.inference import Integers
 
 __all__ = ["Cycles", "InferOutcome", "ListsOutcome", "MaskOutcome", "Outcome", "Passes", "SparsifyOutcome", "known",
            "slowest", "total"]

@@ -37,8 +37,8 @@ from host.driver.diagnosis import RingError
 from host.driver.node_operations import ListCompute, NodeOperations, PlannedLists
 from host.driver.ring_collectives import QuorumUpdates, RingCollectives
 from host.driver.ring_memory import RingMemory, RingPartition
-from host.driver.ring_programs import RingPrograms
 from host.driver.ring_registers import RingCounters, RingSettings
+from host.features.programs.ring_programs import RingPrograms
 
 __all__ = ["ConnectedNodes", "Ring"]
 

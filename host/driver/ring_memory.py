@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.ring.topology import RingTopology
-from host.driver.codebooks import codebook_words
 from host.driver.devices import Devices
 from host.driver.memory import Allocation, Allocator, Buffer, Buffers, Where, place
 from host.driver.words import Vector
+from host.features.codebook.codebooks import codebook_words
 from sim.golden.ring import block_indices, largest_block
 
 __all__ = ["RingMemory", "RingPartition", "Rows"]
@@ -191,7 +191,7 @@ class RingMemory:
         Parameters
         ----------
         centroids : array of uint32
-            Result of :func:`host.driver.codebooks.codebook`.
+            Result of :func:`host.features.codebook.codebooks.codebook`.
 
         Returns
         -------

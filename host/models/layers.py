@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.codebooks import Codebook
+from host.features.codebook.codebooks import Codebook
 from sim.arithmetic.functions import (
     column_sums,
     cross_entropy,

@@ -27,11 +27,11 @@ from hdl.features.quantization.arithmetic import Variant
 from hdl.features.quantization.engine import peak_cycles
 from hdl.features.quantization.feature import Quantization
 from host.columns import Column, Table, columns_of
-from host.driver.codebooks import codebook
 from host.driver.masking import Mask, MaskJob
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import known
 from host.driver.ring import Ring
+from host.features.codebook.codebooks import codebook
 from host.jobs import speed
 from host.reports import grid_speed
 from host.schema import Schema

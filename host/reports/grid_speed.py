@@ -17,8 +17,8 @@ from hdl.features.grid.feature import Grid
 from host.driver.device import Device
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import Outcome, known
-from host.topology.grid import Shape, Topology
-from host.topology.switching import GridNodes
+from host.features.grid.grid import Shape, Topology
+from host.features.grid.switching import GridNodes
 from host.transports.session import LATENCY
 from host.transports.verilated import VerilatedTransport
 from sim.verilated.build import build_ring

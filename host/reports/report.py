@@ -14,11 +14,11 @@ import numpy as np
 from host import schema
 from host.columns import Column, columns_of, record
 from host.driver.results import total
+from host.features.grid.course import Course
+from host.features.programs.measured import SCHEDULES
 from host.reports.changes import CHANGES, hops
-from host.reports.measured import SCHEDULES
 from host.reports.summary import verdict
 from host.reports.training_picture import draw
-from host.topology.course import Course
 from host.training.record import NODE, Step, Training, TrainingConfig
 from host.transports.session import Elapsed, TransportName
 from sim.link_faults import RandomFaults, wires

@@ -7,8 +7,8 @@ from typing import Any
 
 from hdl.config import NodeConfig
 from host.columns import Column, Table
+from host.features.programs.measured import schedules_of
 from host.reports.changes import table_of_changes
-from host.reports.measured import schedules_of
 from host.reports.page import Note, Picture, settings_table, simulation_notes, write_page
 from host.reports.summary import figures, verdict
 from host.reports.training_picture import heading
@@ -24,7 +24,7 @@ _ABSENT = {field.name: None for field in dataclasses.fields(NodeConfig) if field
 
 def write(report: dict[str, Any], directory: pathlib.Path, *, timelines: Sequence[pathlib.Path] = ()) -> pathlib.Path:
     """Write report.html, with report.png and the pictures among ``timelines`` in it, which are the files of
-    :func:`host.reports.measured.write`.
+    :func:`host.features.programs.measured.write`.
 
     The report is that of :func:`host.reports.report.build_report`, in the folder that
     :func:`host.reports.report.draw_report` has drawn to.

@@ -10,13 +10,13 @@ from typing import Any
 
 from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS
-from host.program.schedules import Kind
+from host.features.programs.schedules import Kind
+from host.features.quorum.config import Late
 from host.run import sections
 from host.run.defaults import is_programmed, with_defaults
 from host.run.sections import LEADS, SECTIONS, flag
 from host.run.spec import RunSpec
 from host.training.optimizers import OptimizerName
-from host.training.quorum_config import Late
 from host.training.record import HOST, NODE
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName

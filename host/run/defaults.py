@@ -4,6 +4,8 @@ import dataclasses
 from typing import Any
 
 from hdl.board import BOARDS
+from host.features.grid.course import grid_size
+from host.features.quorum.config import Late, LateConfig, stragglers
 from host.run.sections import (
     TEXT_BATCH,
     TEXT_INTERVAL,
@@ -16,9 +18,7 @@ from host.run.sections import (
     Update,
 )
 from host.run.spec import RunSpec, paths_of
-from host.topology.course import grid_size
 from host.training.optimizers import LEARNING_RATES, OptimizerName
-from host.training.quorum_config import Late, LateConfig, stragglers
 from host.training.record import DEFAULT, MACS, NODE, FarMemory, TrainingConfig
 from host.training.workloads import TEXT_LEARNING_RATES, WorkloadName
 from host.transports.session import LATENCY, TransportName

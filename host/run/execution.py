@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from host.run import couplings, preparation, quorum, side_by_side, steps, streaming
+from host.features.quorum import run as quorum
+from host.features.slots import side_by_side
+from host.features.streaming import steps as streaming
+from host.run import couplings, preparation, steps
 from host.run.defaults import with_defaults
 from host.run.processes import check_alone
 from host.run.sections import Program, Quorum, SideBySide, Streaming, Update

@@ -12,8 +12,8 @@ from hdl.config import Configuration
 from hdl.config.forms import as_dict
 from hdl.features.slots.job_table import JOBS
 from host.console import shown
+from host.features.programs.measured import timeline_names
 from host.output import claim, prepare, write_bytes
-from host.reports.measured import timeline_names
 from host.run.spec import RunSpec, to_toml
 from host.schema import write_report
 from host.signals import GRACE, Interrupted, Signals, handle_signals

@@ -9,10 +9,10 @@ from hdl.config import Configuration, NodeConfig, Peer, Weights
 from hdl.features.grid.feature import Grid
 from hdl.features.replay.feature import Replay
 from hdl.features.slots.feature import Slots
+from host.features.grid.course import Course, Request, grid_size
+from host.features.grid.grid import Shape
+from host.features.grid.switching import check_weights
 from host.run.sections import SLOTS
-from host.topology.course import Course, Request, grid_size
-from host.topology.grid import Shape
-from host.topology.switching import check_weights
 from host.training.checkpoint import ADVICE, CheckpointError
 from host.training.record import TrainingConfig
 from host.training.updates import check_run

@@ -8,6 +8,10 @@ from typing import Any
 from hdl.board import BOARDS, BoardConfig
 from hdl.config import Configuration, NodeConfig, SingleRing, max_nodes_for
 from host.driver.memory import fitted
+from host.features.compute.engine import engine_node
+from host.features.grid.course import Course
+from host.features.grid.grid import Shape
+from host.features.programs.execution import ALL, OVERLAPS, overlaps, programmed
 from host.models.digits import digits
 from host.models.layers import widths
 from host.models.text import topics
@@ -17,12 +21,8 @@ from host.run import defaults, slow_link
 from host.run.nodes import check_stages, course_of, with_formats, with_links, with_ring
 from host.run.sections import Moments, Update
 from host.run.spec import RunSpec
-from host.topology.course import Course
-from host.topology.grid import Shape
-from host.training.engine import engine_node
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
 from host.training.record import NODE, FarMemory, TrainingConfig
-from host.training.schedule import ALL, OVERLAPS, overlaps, programmed
 from host.training.updates import check_run
 from host.training.workloads import CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LONGEST_REPLAYED, TransportName

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from host.reports import late_run as quorum
+from host.features.quorum import report as quorum
 from host.reports import report as steps
 from host.reports import streaming
 from host.run.spec import RunSpec, SpecError, repeatable

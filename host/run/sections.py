@@ -13,11 +13,11 @@ from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.features.compute.operands import OPERANDS
 from hdl.features.slots.job_table import JOBS
-from host.memory.chain import KINDS
+from host.features.compute.memory.chain import KINDS
+from host.features.grid.grid import Shape
+from host.features.quorum.config import Late, LateConfig
 from host.options import COUNT, Section, option
-from host.topology.grid import Shape
 from host.training.optimizers import LEARNING_RATES, OptimizerName
-from host.training.quorum_config import Late, LateConfig
 from host.training.record import HOST, MACS, NODE, FarMemory, TrainingConfig
 from host.training.workloads import TEXT_LEARNING_RATES, WorkloadName
 from host.transports.session import LATENCY, MAX_LATENCY, TransportName

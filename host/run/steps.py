@@ -13,10 +13,11 @@ from host.console import Progress, make_console, shown
 from host.driver.devices import TIMEOUT
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
+from host.features.programs import chakra as chakra_files
+from host.features.programs import measured as schedules
+from host.features.programs.execution import ALL, patience_of
 from host.output import prepare
-from host.reports import chakra as chakra_files
 from host.reports import events as event_files
-from host.reports import measured as schedules
 from host.reports import report, summary, training_page
 from host.run import preparation, slow_link
 from host.run.files import advice, end_interrupted, identity_of, open_files, space, until_signal, write_results
@@ -30,7 +31,6 @@ from host.training import weight_files as weights_files
 from host.training.experiment import Experiment, Keeper
 from host.training.optimizers import moments_note
 from host.training.record import Training
-from host.training.schedule import ALL, patience_of
 from host.training.workloads import CharacterModel, Classifier, WorkloadName
 from host.transports.session import LATENCY, Session, TransportName, open_session
 

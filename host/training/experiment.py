@@ -20,12 +20,12 @@ from typing import Any
 from host.checkpoints.device_frame import DeviceFrame
 from host.checkpoints.keys import user_key
 from host.driver.ring import Ring
+from host.features.grid.course import Course
+from host.features.grid.rings import Rings
 from host.models.layers import Array
 from host.signals import Signals
-from host.topology.course import Course
 from host.training import checkpoint
 from host.training.record import Training, TrainingConfig
-from host.training.rings import Rings
 from host.training.trainer import Trainer, make_trainer
 from host.training.updates import UpdateExecutor
 from host.training.workloads import Workload

@@ -5,12 +5,12 @@ from typing import Any
 
 from hdl.choices import choice_error, suggestion
 from hdl.group import GROUP
+from host.cycles.estimate import MACS
 from host.driver.memory import Allocation
 from host.driver.results import Cycles
 from host.errors import ExpectedError
-from host.memory.chain import KINDS
-from host.program.estimate import MACS
-from host.program.schedules import Kind, Schedule
+from host.features.compute.memory.chain import KINDS
+from host.features.programs.schedules import Kind, Schedule
 from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
 from sim.golden.operands import FP32, operands_of
 
@@ -47,7 +47,7 @@ class FarMemory:
     activations: int
     #: Words per cycle from and to the far memory.
     rate: float = 1 / 4
-    #: What may be done with maps that do not fit: one of :data:`host.memory.chain.KINDS`.
+    #: What may be done with maps that do not fit: one of :data:`host.features.compute.memory.chain.KINDS`.
     kind: str = "mixed"
 
     def __post_init__(self) -> None:
@@ -85,8 +85,8 @@ class TrainingConfig:
     #: Steps between codebooks that are made of the masters, for a weight codec that has one. 12 is an epoch of
     #: digits.
     refresh: int = 12
-    #: Schedule of computing and communicating: see :class:`host.program.schedules.Schedule`; by default there is
-    #: none, and the host computes.
+    #: Schedule of computing and communicating: see :class:`host.features.programs.schedules.Schedule`; by default
+    #: there is none, and the host computes.
     overlap: str | None = None
     #: ``node`` for nodes that differentiate, each its share of a batch; ``host`` for a host that does.
     compute: str = HOST

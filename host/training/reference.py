@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from host.driver.codebooks import codebook
 from host.driver.masking import MaskJob, Matrices
 from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.protocols import VectorRing
 from host.driver.words import Vector
+from host.features.codebook.codebooks import codebook
+from host.features.grid.grid import Plan, Shape
 from host.models.layers import Array
-from host.topology.grid import Plan, Shape
 
 if TYPE_CHECKING:
     from sim.golden.ring import Traffic, Update

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from host.driver.protocols import TrainingRing
+from host.features.grid.rings import Rings
+from host.features.programs.delayed import DelayedExecutor
 from host.models.digits import Dataset
 from host.signals import Signals
 from host.training.batches import Batch, Batches
-from host.training.delayed import DelayedExecutor
 from host.training.executor import Executor
 from host.training.record import Training, TrainingConfig
-from host.training.rings import Rings
 from host.training.updates import UpdateExecutor
 from host.training.workloads import Classifier, Workload
 

@@ -32,7 +32,10 @@ from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.protocols import TrainingRing
 from host.driver.ring_memory import RingMemory
 from host.driver.words import Vector
-from host.topology.grid import Plan, Shape
+from host.features.compute.engine import Computer
+from host.features.grid.grid import Plan, Shape
+from host.features.grid.rings import Rings
+from host.features.programs.execution import Execution, GridExecution, check_schedule, execution_of
 from host.training.batches import Batch
 from host.training.comparison import (
     Masks,
@@ -46,13 +49,10 @@ from host.training.comparison import (
     read_weights,
     refuse_nonfinite,
 )
-from host.training.engine import Computer
 from host.training.executor import Executor
 from host.training.number_format import check_optimizer, elements_of
 from host.training.record import DivergenceError, Step, Training, TrainingConfig
 from host.training.reference import Codebooks, IntegerReference, Reference, reference_of
-from host.training.rings import Rings
-from host.training.schedule import Execution, GridExecution, check_schedule, execution_of
 from host.training.sparsifier import Sparsifier, check_zeros
 from host.training.workloads import Classifier, Workload, WorkloadName
 

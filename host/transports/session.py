@@ -31,11 +31,11 @@ from host.driver.devices import TIMEOUT
 from host.driver.ring import Ring
 from host.driver.transport import Transport
 from host.driver.words import Words
+from host.features.grid.switching import GridNodes
+from host.features.slots.messages import MessageHub, place_of
 from host.options import Section, option, with_sections
-from host.topology.switching import GridNodes
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.golden.session import GoldenGrid, GoldenSession, check_golden, open_golden
-from host.transports.messages import MessageHub, place_of
 from host.transports.serial_link import BAUD
 from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
@@ -209,7 +209,7 @@ class LinkOptions(Section):
     #: A rank, and the words per cycle of the link from it; Verilated only. By default all links have one.
     slow_link: tuple[int, Fraction] | None = option(None, kind=Optional(
         Items((Integer(0), Number(0, above=True)), "a rank and the words per cycle of its link")))
-    #: Rows and columns of simulated nodes with two ports, joined as :mod:`host.topology.grid` describes.
+    #: Rows and columns of simulated nodes with two ports, joined as :mod:`host.features.grid.grid` describes.
     grid: tuple[int, int] | None = option(None, kind=Optional(
         Items((Integer(1), Integer(1)), "numbers of rows and columns")))
 

@@ -16,6 +16,15 @@ from host import stage_times
 from host.checkpoints.archive import STATE, pack_state, unpack_state
 from host.checkpoints.checkpoint import Expectation, examine
 from host.checkpoints.keys import read_key
+from host.features.compute.tiling.searched import SearchedFactors
+from host.features.programs import chakra
+from host.features.quantization import experiment as quantize_experiment
+from host.features.quantization import files as model_files
+from host.features.quantization.network import FloatLayer, QuantizationConfig, quantize
+from host.features.streaming.edits import Kind as EditKind
+from host.features.streaming.edits import Structure, read_log
+from host.features.streaming.node_run import RelayKeeper
+from host.features.streaming.run import RelayRun
 from host.labs.centroids import lab as centroid_tables
 from host.labs.late import picture as late
 from host.labs.memory import report as memory
@@ -25,15 +34,6 @@ from host.labs.sweep import jobs
 from host.labs.sweep.jobs import Job, JobKind
 from host.migration.migrate import Entry, Ledger
 from host.models.digits import Dataset, digits
-from host.quantization import experiment as quantize_experiment
-from host.quantization import files as model_files
-from host.quantization.network import FloatLayer, QuantizationConfig, quantize
-from host.relay.edits import Kind as EditKind
-from host.relay.edits import Structure, read_log
-from host.relay.node_run import RelayKeeper
-from host.relay.run import RelayRun
-from host.reports import chakra
-from host.tiling.searched import SearchedFactors
 from host.training import checkpoint, weight_files
 from host.training.optimizers import SGD
 from host.training.workloads import WorkloadName
@@ -41,7 +41,7 @@ from sim import json_files
 from sim.verilated import cache, cache_folder
 from sim.verilated.names import Encoding, _save, read_encodings
 from tests.damaged import mutations
-from tests.host.relay.sets import do
+from tests.host.features.streaming.sets import do
 
 IDENTITY = {"options": {"nodes": 4}, "versions": checkpoint.versions()}
 KEY = bytes(range(32))
@@ -105,14 +105,14 @@ def write_model(folder: Path) -> Path:
 
 
 def write_onnx(folder: Path) -> Path:
-    from host.quantization.onnx import export_onnx
+    from host.features.quantization.onnx import export_onnx
 
     export_onnx(network(), folder / "model.onnx")
     return folder / "model.onnx"
 
 
 def read_onnx(path: Path) -> Any:
-    from host.quantization.onnx import import_onnx
+    from host.features.quantization.onnx import import_onnx
 
     return import_onnx(path)
 

@@ -45,8 +45,8 @@ UNCHECKED = {
                                   "host/run/spec.py"},  # of bounded size; each value is checked
     r"ast\.literal_eval|eval|exec": set(),
     r"torch\.load": set(),
-    r"onnx\.load\w*|onnxruntime\.InferenceSession|InferenceSession": {"host/quantization/onnx.py"},
-    r"\w+\.FromString|ParseFromString": {"host/reports/chakra.py"},
+    r"onnx\.load\w*|onnxruntime\.InferenceSession|InferenceSession": {"host/features/quantization/onnx.py"},
+    r"\w+\.FromString|ParseFromString": {"host/features/programs/chakra.py"},
     r"pywellen\.\w+|Waveform": {"host/reports/packets.py"},
 }
 
@@ -74,7 +74,7 @@ def test_products_of_tools_are_read_from_the_cache_only():
     """The unchecked reader is for texts of this program's own tools and processes."""
     assert callers(r"json_files\.(read|parse)_product") == {
         "boards/bitstream.py", "boards/dsp_registers.py", "boards/parts.py", "boards/synth.py",
-        "host/quantization/candidates.py", "host/labs/sweep/execution.py", "host/labs/sweep/worker.py",
+        "host/features/quantization/candidates.py", "host/labs/sweep/execution.py", "host/labs/sweep/worker.py",
         "host/training/checkpoint.py", "sim/bench/ring_speed.py", "sim/regression.py", "sim/simulations.py"}
 
 

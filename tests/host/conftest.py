@@ -27,11 +27,12 @@ from hdl.memory import LanedMemory
 from hdl.ring.link import LinkSignature
 from hdl.streams.stream import connect_stream, word_layout
 from host import cli
-from host.commands import quantize as quantize_command
 from host.driver import memory
 from host.driver.device import Device
+from host.features.quantization import command as quantize_command
+from host.features.quorum import run as quorum
 from host.models.digits import Dataset, digits
-from host.run import preparation, quorum
+from host.run import preparation
 from host.transports import verilated as verilated_transport
 from host.transports.pysim import PysimRing
 from host.transports.verilated import OpenRing

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus
-from host.driver.codebooks import codebook
 from host.driver.diagnosis import RingError
 from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Rule, Settings
+from host.features.codebook.codebooks import codebook
 from host.training.optimizers import SGD, Adam
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS

@@ -10,12 +10,13 @@ import pytest
 
 from hdl.config import Memories
 from host import cli
-from host.commands import quantize as quantize_command
 from host.commands import wave as wave_command
+from host.features.quantization import command as quantize_command
+from host.features.quorum import run as quorum
 from host.labs.sweep import execution
 from host.reports import bench
 from host.reports.summary import figures
-from host.run import quorum, steps
+from host.run import steps
 from sim.verilated.toolchain import ToolError
 from tests.host.reports import test_report
 
@@ -180,7 +181,8 @@ import json, sys
 from host.console import make_console
 from host.plain_text import tolerate
 from host.reports.summary import figures
-from host.run import quorum, steps
+from host.run import steps
+from host.features.quorum import run as quorum
 tolerate(sys.stdout, sys.stderr)
 make_console().print(figures(json.load(open(sys.argv[1]))))
 print("1 \\u2192 2 \\u00b7 3 \\u2026 \\u4e2d")

@@ -101,8 +101,8 @@ def test_one_writer():
     assert writers == set()
     others = {str(path.relative_to(ROOT)) for path, tree in SOURCES.items() for call in calls(tree, "write_json")
               if not calls(call, "sealed")}
-    traces, ledger, edits, times = ("host/reports/timeline.py", "host/migration/migrate.py", "host/labs/relay/lab.py",
-                                    "host/stage_times.py")
+    traces, ledger, edits, times = ("host/features/programs/timeline.py", "host/migration/migrate.py",
+                                    "host/labs/relay/lab.py", "host/stage_times.py")
     assert others == {"host/schema.py", traces, ledger, edits, times}
     headers = [str(path.relative_to(ROOT)) for path, tree in SOURCES.items() for node in ast.walk(tree)
                if isinstance(node, ast.Dict) and {"schema", "program"} <= {

@@ -5,8 +5,8 @@ from fractions import Fraction
 import pytest
 
 from hdl.config import Memories, NodeConfig, RootReduce
+from host.features.programs.schedules import fused
 from host.labs.slow_link.lab import BARS, CASES, Case, Row, table
-from host.program.schedules import fused
 from host.run.slow_link import SlowLink, partition, with_option
 from host.transports.session import TransportName, open_session
 from tests.host.rings import CONFIGS, open_nodes

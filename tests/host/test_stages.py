@@ -27,7 +27,8 @@ import contextlib
 import sys
 from boards import bitstream, synth, verilog
 from host import cli
-from host.commands import quantize, wave
+from host.commands import wave
+from host.features.quantization import command as quantize
 from host.reports import bench
 from host.run import steps
 from host.labs.sweep import execution

@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from hdl.config import NodeConfig
 from hdl.group import GROUP
-from host.driver.codebooks import codebook
 from host.driver.optimizer_settings import Rule, Settings
-from host.program.order import Region
-from host.program.program import CompiledProgram, Program, ProgramError, Queue, Task
+from host.features.codebook.codebooks import codebook
+from host.features.programs.order import Region
+from host.features.programs.program import CompiledProgram, Program, ProgramError, Queue, Task
 from sim.golden import ring
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.features.programs.program_nodes import Nodes, Placed

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from host.driver.ring import Ring
-from host.program.program import CompiledProgram, origin_of, spans
+from host.features.programs.program import CompiledProgram, origin_of, spans
 from sim.golden.features.programs.program import Span, remote_of
 from sim.golden.features.programs.program_nodes import Nodes
 from sim.link_faults import RandomFaults

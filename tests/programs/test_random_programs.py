@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from host.program.program import Queue
+from host.features.programs.program import Queue
 from tests.host import rings
 from tests.programs.generator import random_case
 from tests.programs.play import play_part

@@ -32,8 +32,8 @@ from hdl.control.tenancy import windowed
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.ring import Ring
-from host.driver.tenants import TenantHost
 from host.driver.words import places
+from host.features.tenants.tenants import TenantHost
 from host.transports.verilated import OpenRing
 from sim.verilated.build import Library
 from tests.pairs.generator import Generator

@@ -6,7 +6,7 @@ import pytest
 from hdl.control.protocol import EventStatus, Operation, Space
 from host.driver.command import Command, ProgramRun
 from host.driver.device import Device
-from host.driver.tenants import TenantHost
+from host.features.tenants.tenants import TenantHost
 from tests.host.rings import CONFIGS, library, open_nodes
 from tests.tenants.hostile import attack
 from tests.tenants.rounds import RoundTwins

@@ -6,7 +6,7 @@ import pytest
 from hdl.control.protocol import EVENT_WORDS, EventStatus, Opcode, Operation
 from host.driver.command import Command
 from host.driver.device import Device
-from host.driver.tenants import TenantHost
+from host.features.tenants.tenants import TenantHost
 from sim.golden import ring as golden
 from tests.host.rings import library, open_nodes
 from tests.pairs.memories import CONFIG

@@ -9,7 +9,7 @@ from hdl.control.protocol import EventStatus, Operation, Space
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.errors import DeviceError, ForeignTenantError, OutOfWindowError, ProgramRunningError
-from host.driver.tenants import NotAtRestError, TenantHost
+from host.features.tenants.tenants import NotAtRestError, TenantHost
 from tests.host.rings import library, open_nodes
 from tests.tenants.hostile import attack
 from tests.tenants.moves import SERVER, WORKER, MovingTwins

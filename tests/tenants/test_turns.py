@@ -9,7 +9,7 @@ from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
-from host.driver.tenants import TenantHost
+from host.features.tenants.tenants import TenantHost
 from host.training.optimizers import SGD
 from sim.golden import optimizer
 from sim.golden import ring as golden

@@ -21,15 +21,15 @@ import numpy as np
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.columns import Column, Table
-from host.compute.lists import Shared
 from host.driver.ring import Ring
+from host.features.compute.engine import engine_node
+from host.features.compute.lists import Shared
+from host.features.programs.schedules import Dense
 from host.labs.kit import BUILD, Results, end
 from host.models.digits import Dataset, digits
 from host.models.layers import Array, CentroidLinear, shared
 from host.options import COUNT, Option, Section, command, option
 from host.output import write_json
-from host.program.schedules import Dense
-from host.training.engine import engine_node
 from host.training.optimizers import SGD
 from host.training.record import HOST, NODE, Training, TrainingConfig
 from host.training.trainer import train

@@ -19,21 +19,21 @@ from hdl.features.compute.feature import Compute
 from hdl.features.compute_stub.feature import ComputeStub
 from hdl.features.programs.feature import Programs
 from host.columns import Column, Table, columns_of, record
-from host.compute.instructions import Array
-from host.compute.lists import compile_lists
+from host.cycles.estimate import Costs
 from host.driver.memory import Buffer
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import Passes, known
 from host.driver.ring import Ring
+from host.features.compute.engine import Computer
+from host.features.compute.instructions import Array
+from host.features.compute.lists import compile_lists
+from host.features.programs.program import CompiledProgram
+from host.features.programs.schedules import Computed, Copies, Dense, Kind, Schedule, build, layers_of
+from host.features.quorum.feeding import run_passes
 from host.labs.kit import BUILD, Results, numbers
 from host.labs.schedules.lab import CLASSES, INPUTS, NetworkOptions
 from host.options import Option, command
-from host.program.estimate import Costs
-from host.program.feeding import run_passes
-from host.program.program import CompiledProgram
-from host.program.schedules import Computed, Copies, Dense, Kind, Schedule, build, layers_of
 from host.schema import Schema
-from host.training.engine import Computer
 from host.transports.session import open_session
 from sim.golden.features.programs.program import GAP
 

@@ -8,19 +8,19 @@ import numpy as np
 
 from hdl.features.compute.layer_list import INSTRUCTION_WORDS
 from hdl.group import GROUP
-from host.compute.instructions import Array
-from host.compute.lists import Lists, compile_lists
-from host.compute.text_lists import ListCycles
+from host.cycles.estimate import Costs
 from host.driver.memory import Buffer
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import known
 from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
+from host.features.compute.engine import Computer
+from host.features.compute.instructions import Array
+from host.features.compute.lists import Lists, compile_lists
+from host.features.compute.text_lists import ListCycles
+from host.features.programs.program import CompiledProgram
+from host.features.programs.schedules import Computed, Dense, Kind, Schedule, build, layers_of
 from host.labs.estimate.machine import NODES, Machine, Opened
-from host.program.estimate import Costs
-from host.program.program import CompiledProgram
-from host.program.schedules import Computed, Dense, Kind, Schedule, build, layers_of
-from host.training.engine import Computer
 from sim.golden.features.compute.vector_cycles import VectorCycles
 
 __all__ = ["NETWORKS", "Case", "Measured", "Step", "check", "compute_cycles", "prepare"]

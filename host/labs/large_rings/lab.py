@@ -12,13 +12,13 @@ import numpy as np
 
 from host.columns import Table, columns_of, show
 from host.cycles.costs import Format
+from host.cycles.estimate import Collective
 from host.cycles.timing import timing_of
 from host.cycles.walk import walk
 from host.driver.optimizer_settings import Rule, Settings
 from host.labs.kit import numbers
 from host.labs.predict.points import SMALL
 from host.options import SEEDS, Option, command
-from host.program.estimate import Collective
 from host.transports.session import LATENCY, Session, open_session
 from sim.golden import ring as golden
 

@@ -21,6 +21,8 @@ from host.columns import Column, Table, show
 from host.console import shown
 from host.driver.memory import Allocation, fitted
 from host.driver.ring import Ring
+from host.features.quorum.config import Late, LateConfig, stragglers
+from host.features.quorum.updates import Outcome, QuorumExecutor, Workers, make_quorum_trainer, node_for, patience_of
 from host.labs.kit import BUILD, Results, chosen_names, numbers
 from host.labs.late import picture
 from host.labs.late.picture import SCHEMA
@@ -29,8 +31,6 @@ from host.models.layers import Array, widths
 from host.options import COUNT, Option, Section, command, option
 from host.training.batches import Batch, RoundBatches, Shares
 from host.training.executor import Executor
-from host.training.quorum import Outcome, QuorumExecutor, Workers, make_quorum_trainer, node_for, patience_of
-from host.training.quorum_config import Late, LateConfig, stragglers
 from host.training.trainer import Trainer
 from host.transports.session import TransportName, open_session
 from sim.golden.features.quorum.rounds import Closer, Rounds

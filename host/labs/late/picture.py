@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from host.columns import Column, columns_of
+from host.features.quorum.updates import Outcome
 from host.reports.style import COLOURS, FAINT, picture, show_thousands, smoothed
 from host.schema import Schema, read_report
-from host.training.quorum import Outcome
 from sim.fields import choice, having, number, optional, several
 
 __all__ = ["SCHEMA", "draw", "draw_report"]

@@ -20,6 +20,7 @@ import typer
 from hdl.config import NodeConfig, Weights
 from host.columns import Column, Table, show
 from host.driver.memory import fitted
+from host.features.programs.execution import programmed
 from host.labs.kit import chosen_names, end, names, numbers
 from host.labs.late.lab import percentages
 from host.models.digits import Dataset, digits
@@ -27,7 +28,6 @@ from host.models.layers import widths
 from host.options import COUNT, Option, Section, command, option
 from host.training.optimizers import SGD
 from host.training.record import Training, TrainingConfig
-from host.training.schedule import programmed
 from host.training.trainer import train
 from host.training.workloads import Classifier
 from host.transports.session import TransportName, open_session

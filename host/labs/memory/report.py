@@ -1,7 +1,8 @@
 """Findings of the planner and of the timeline of memory, in parts that are kept: the results of `make memory`.
 
-Words and plans are those of programs. Cycles are modelled (:mod:`host.memory.chain`, :mod:`host.memory.steps`), but
-for those of parts ``nodes`` and ``text nodes``, which a simulated node takes.
+Words and plans are those of programs. Cycles are modelled (:mod:`host.features.compute.memory.chain`,
+:mod:`host.features.compute.memory.steps`), but for those of parts ``nodes`` and ``text nodes``, which a simulated
+node takes.
 """
 
 import contextlib
@@ -15,19 +16,19 @@ from typing import Any
 import numpy as np
 
 from host.columns import Column, Table
-from host.compute.instructions import Array
-from host.compute.lists import compile_lists
-from host.compute.text_lists import compile_text, engine_of
-from host.memory.chain import EXHAUSTIVE, Chain, Policy, decide, exhaustive, greedy, layers_chain
-from host.memory.checker import dead_reads, injected, overlaps, random_chain, random_profile
-from host.memory.plan import Profile, make_plan, planned, rooms_of
-from host.memory.steps import perceptron_profile
+from host.features.compute.instructions import Array
+from host.features.compute.lists import compile_lists
+from host.features.compute.memory.chain import EXHAUSTIVE, Chain, Policy, decide, exhaustive, greedy, layers_chain
+from host.features.compute.memory.checker import dead_reads, injected, overlaps, random_chain, random_profile
+from host.features.compute.memory.plan import Profile, make_plan, planned, rooms_of
+from host.features.compute.memory.steps import perceptron_profile
+from host.features.compute.text_lists import compile_text, engine_of
+from host.features.compute.text_steps import CONFIG, text_chain, text_program
+from host.features.far.steps import FarStep, far_steps, far_text_steps
+from host.features.programs.schedules import layers_of
 from host.models.text import Batch
-from host.models.text_steps import CONFIG, text_chain, text_program
 from host.models.transformer import Transformer
 from host.output import write_json
-from host.program.schedules import layers_of
-from host.training.far_steps import FarStep, far_steps, far_text_steps
 from sim import json_files
 from sim.arithmetic.functions import column_sums
 
@@ -120,7 +121,7 @@ def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bo
     length : int
         Characters, behind which the sequence is padded.
     options
-        Options of :func:`~host.models.text_steps.text_program`.
+        Options of :func:`~host.features.compute.text_steps.text_program`.
     """
     generator, context = np.random.default_rng(length), model.config.context
     tokens, labels = generator.integers(0, model.config.characters, (2, context))

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 from host.columns import show
+from host.features.programs.chakra import CLOCK
 from host.labs.kit import BUILD, Results
 from host.labs.predict import points
 from host.labs.predict.model import Step, describe, draw, format_of, model_of, predict, sizes, table
 from host.options import COUNT, Option, Section, command, option
 from host.output import prepare
-from host.reports.chakra import CLOCK
 from host.transports.session import LATENCY
 
 __all__ = ["predict_lab"]
@@ -69,7 +69,7 @@ def predict_lab(
         BUILD / "predict",
 ) -> None:
     """Predict cycles and words of a training step on rings that nobody simulates."""
-    from host.reports import chakra as traces
+    from host.features.programs import chakra as traces
 
     if measure:
         begun = time.process_time()

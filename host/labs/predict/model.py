@@ -15,15 +15,15 @@ from hdl.choices import suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig, Weights
 from host.columns import Column, Table, columns_of, record
-from host.compute.instructions import Array, best_factors
 from host.cycles.costs import Format, Zeros
+from host.cycles.estimate import Collective, Costs
 from host.cycles.timing import Timing, timing_of
 from host.cycles.walk import Walked, walk
+from host.features.compute.instructions import Array, best_factors
+from host.features.programs import chakra
+from host.features.programs.program import CompiledProgram
+from host.features.programs.schedules import Computed, Dense, Kind, Schedule, Work, build, layers_of, modelled
 from host.options import Section, option
-from host.program.estimate import Collective, Costs
-from host.program.program import CompiledProgram
-from host.program.schedules import Computed, Dense, Kind, Schedule, Work, build, layers_of, modelled
-from host.reports import chakra
 from host.reports.style import COLOURS, FAINT, INK, picture
 from host.schema import Schema
 from host.training.record import TrainingConfig

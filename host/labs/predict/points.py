@@ -26,12 +26,12 @@ from hdl.config import Memories, NodeConfig, SingleRing, Weights
 from hdl.ring.topology import MOST_NODES
 from host.columns import Column, Table
 from host.cycles.costs import CountedCosts, Format, Zeros
+from host.cycles.estimate import Collective
 from host.cycles.timing import timing_of
 from host.cycles.walk import walk, walk_costs
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.protocols import FlatRing
 from host.output import write_bytes
-from host.program.estimate import Collective
 from host.transports.session import open_session
 from sim.bounded_files import read_bytes
 from sim.verilated.native import Arithmetic

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from host.features.streaming.edits import Kind, Structure
+from host.features.streaming.node_run import NodeRun, open_relay, relay_nodes
+from host.features.streaming.plan import Worker, make_relay_plan
+from host.features.streaming.run import Assessor, Blind, Plateau, RelayRun, SetReport, Underflow, replayed
+from host.features.streaming.timeline import Costs, costs_of, microbatches, uniform
 from host.models.digits import Dataset
-from host.relay.edits import Kind, Structure
-from host.relay.node_run import NodeRun, open_relay, relay_nodes
-from host.relay.plan import Worker, make_relay_plan
-from host.relay.run import Assessor, Blind, Plateau, RelayRun, SetReport, Underflow, replayed
-from host.relay.timeline import Costs, costs_of, microbatches, uniform
 from host.training.optimizers import SGD
 from host.training.trainer import Trainer
 from sim.golden.features.streaming.relay import Unit

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 from host.columns import show
 from host.console import Progress, shown
+from host.features.streaming.edits import read_log
+from host.features.streaming.timeline import costs_of, uniform
 from host.labs.kit import BUILD, Results, end
 from host.labs.relay import experiment, report
 from host.labs.relay.experiment import Row
 from host.models.digits import Dataset, digits
 from host.options import Option, command
 from host.output import write_json
-from host.relay.edits import read_log
-from host.relay.timeline import costs_of, uniform
 from sim.golden.features.streaming.relay import Unit
 
 __all__ = ["relay_lab"]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from host.columns import Column, Table, columns_of
+from host.features.streaming.timeline import Run
 from host.labs.relay.experiment import Row
-from host.relay.timeline import Run
 from host.reports.style import COLOURS, FAINT, INK, picture
 from host.schema import Schema
 

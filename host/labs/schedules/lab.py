@@ -1,6 +1,6 @@
 """Cycles of a training step by each schedule, next to the serial time and the bound.
 
-The lab forecasts them by the golden model of time, with the durations of :mod:`host.program.estimate`; it simulates
+The lab forecasts them by the golden model of time, with the durations of :mod:`host.cycles.estimate`; it simulates
 nothing. With ``--output`` it also writes the timeline of each schedule, as a trace and as a picture.
 """
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Annotated
 
 from host.columns import Column, Table, show
+from host.cycles.estimate import MACS, Costs
+from host.features.programs.program import DEPTH, CompiledProgram
+from host.features.programs.schedules import Kind, Schedule, build, layers_of, search
+from host.features.programs.timeline import draw, write_trace
 from host.models.layers import widths
 from host.options import COUNT, Option, Section, command, option
-from host.program.estimate import MACS, Costs
-from host.program.program import DEPTH, CompiledProgram
-from host.program.schedules import Kind, Schedule, build, layers_of, search
-from host.reports.timeline import draw, write_trace
 from sim.golden.features.programs.program import Span, makespan, timeline
 
 __all__ = ["CLASSES", "INPUTS", "NetworkOptions", "Row", "forecast", "schedules_lab", "table"]

@@ -24,8 +24,8 @@ from hdl.config.forms import as_dict
 from hdl.features.compute.feature import FP32, Compute
 from hdl.features.compute.operands import OPERANDS
 from hdl.features.programs.feature import Programs
+from host.features.programs.schedules import Kind
 from host.labs.sweep.jobs import CELLS, Job, JobKind, SweepError, load
-from host.program.schedules import Kind
 from host.schema import write_report
 from host.training import record
 from host.training.record import TrainingConfig

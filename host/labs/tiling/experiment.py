@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from hdl.features.compute.layer_list import MOST_INSTRUCTIONS
-from host.compute.instructions import Array
-from host.tiling.costs import GatewareCost, ModelCost, estimated, node_of, product
-from host.tiling.searches import actor_critic, annealing, best_first, optuna_search, random_search
-from host.tiling.space import Cost, Evaluations, Level, Levels, Nest, Plan, Space
+from host.features.compute.instructions import Array
+from host.features.compute.tiling.costs import GatewareCost, ModelCost, estimated, node_of, product
+from host.features.compute.tiling.searches import actor_critic, annealing, best_first, optuna_search, random_search
+from host.features.compute.tiling.space import Cost, Evaluations, Level, Levels, Nest, Plan, Space
 from host.transports.session import open_session
 from sim.verilated.native import Arithmetic
 

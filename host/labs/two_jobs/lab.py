@@ -24,9 +24,9 @@ from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import Outcome, known
 from host.driver.ring import Ring
-from host.driver.slot_jobs import rings_of_jobs
 from host.driver.transport import Transport
 from host.driver.words import Words
+from host.features.slots.slot_jobs import rings_of_jobs
 from host.labs.kit import end
 from host.training.reference import Reference
 from host.transports.backdoor import BackdoorTransport, PortTime

@@ -8,12 +8,12 @@ import numpy.typing as npt
 from hdl.compression.registry import ZERO_VALUE
 from hdl.config import Configuration
 from hdl.control.protocol import Operation
+from host.cycles import estimate
 from host.cycles.costs import Costs, CountedCosts, Format
+from host.cycles.estimate import Collective
 from host.cycles.timing import Timing, timing_of
 from host.cycles.walk import walk_costs
 from host.driver.command import Command
-from host.program import estimate
-from host.program.estimate import Collective
 from sim.golden.features.compute_stub.stand_in import compute_cycles
 from sim.golden.ring import floats
 

@@ -21,7 +21,7 @@ from hdl.masking.job_list import MASK_JOB_WORDS, mask_job_layout
 from hdl.masking.mask import KINDS
 from host.driver.command import Command, Event
 from host.driver.words import fields, places
-from host.topology.grid import Plan
+from host.features.grid.grid import Plan
 from host.transports.golden.cycles import CycleModel
 from sim.golden import masking, ring
 from sim.golden.codecs import CODECS

@@ -17,10 +17,10 @@ from host.driver.errors import BadAddressError, ProgramTooLongError
 from host.driver.trace import TraceError, TraceRecord
 from host.driver.transport import Pending
 from host.driver.words import Words, from_bits, to_bits
-from host.topology.grid import Plan
-from host.topology.switching import GridNodes
+from host.features.grid.grid import Plan
+from host.features.grid.switching import GridNodes
+from host.features.programs.golden import GoldenPrograms
 from host.transports.golden.nodes import GoldenNodes
-from host.transports.golden.programs import GoldenPrograms
 from sim.golden.features.int16.int16_node import from_words, to_words
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 
 from hdl.features.compute.layer_list import INSTRUCTION_WORDS, MOST_INSTRUCTIONS, Initial, Kind, Place, gemm_layout
-from host.memory.checker import dead_reads, injected, overlaps, random_profile
-from host.memory.plan import Operation, Profile, make_plan
+from host.features.compute.memory.checker import dead_reads, injected, overlaps, random_profile
+from host.features.compute.memory.plan import Operation, Profile, make_plan
 from sim.golden.features.compute.compute import Engine, pack
 
 #: Elements of a memory row. A word of a random program is a row here.

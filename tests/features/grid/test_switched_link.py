@@ -13,7 +13,7 @@ from hdl.features.grid.switched_link import SwitchedLink, seats_layout
 from hdl.features.replay.feature import Replay
 from hdl.ring.ports import joined, link_signature, ports_of, wires_per_link
 from hdl.streams.stream import connect_stream, word_layout
-from host.topology.grid import Part, Shape, Topology
+from host.features.grid.grid import Part, Shape, Topology
 from sim.verilated.vectors import Feed, Unit, pack, unpack
 
 CONFIG = NodeConfig(segment=32, link=Credits(ingress=2))

@@ -17,14 +17,14 @@ from host.checkpoints.device_frame import digest, load, read, windows_of
 from host.checkpoints.rejections import Cause, ReadBackError, RejectionError, TooSmallError, WrongContractError
 from host.driver.device import Device
 from host.driver.ring import Ring
+from host.features.streaming.edits import Kind, Structure
+from host.features.streaming.node_run import NodeRun, worker_of
+from host.features.streaming.run import RelayRun, Together, Underflow
 from host.models.digits import Dataset
-from host.relay.edits import Kind, Structure
-from host.relay.node_run import NodeRun, worker_of
-from host.relay.run import RelayRun, Together, Underflow
 from host.training.optimizers import SGD
 from tests.host import rings
 from tests.host.checkpoints.test_archive import Node, mutated
-from tests.host.relay.sets import do, resume, state_of
+from tests.host.features.streaming.sets import do, resume, state_of
 
 RELAY = rings.MIXED["relay"]
 KEY, OWNER = b"k" * 32, b"o" * 32

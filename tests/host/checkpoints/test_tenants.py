@@ -14,7 +14,7 @@ from host.driver.command import Command
 from host.driver.errors import OutOfWindowError
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
-from host.driver.tenants import TenantHost
+from host.features.tenants.tenants import TenantHost
 from host.training.optimizers import OptimizerName, create
 from tests.host.rings import CONFIGS, TIMEOUT, Reference, open_nodes, random
 

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig, Weights
-from host.cycles import walk
+from host.cycles import estimate, walk
 from host.cycles.costs import Costs, CountedCosts, Format, Zeros
+from host.cycles.estimate import Collective
 from host.cycles.timing import COMMAND, HOP, timing_of
 from host.labs.predict import points
-from host.program import estimate
-from host.program.estimate import Collective
 from sim.golden import optimizer
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
@@ -144,7 +143,7 @@ def test_constants_fit_best(monkeypatch):
 
 @pytest.mark.parametrize("kind", list(estimate._MEASURED))
 def test_table_of_the_default_node(kind):
-    """The table of :mod:`host.program.estimate`, which was measured for schedules."""
+    """The table of :mod:`host.cycles.estimate`, which was measured for schedules."""
     timing, errors = timing_of(NodeConfig()), {}
     for nodes, cycles in estimate._MEASURED[kind].items():
         for length, measured in zip(estimate._LENGTHS, cycles, strict=True):

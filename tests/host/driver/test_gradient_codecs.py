@@ -7,13 +7,13 @@ import pytest
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation, Space
-from host.driver.codebooks import codebook
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.errors import BadAddressError
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
+from host.features.codebook.codebooks import codebook
 from host.models.digits import digits
 from host.reports.bench import update_bound
 from host.training.record import TrainingConfig

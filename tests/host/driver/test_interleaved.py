@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig, Peer
-from host.driver.codebooks import codebook
 from host.driver.optimizer_settings import Rule, Settings
+from host.features.codebook.codebooks import codebook
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from tests.host.rings import CONFIGS, Reference, open_nodes, random

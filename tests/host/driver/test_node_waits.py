@@ -10,8 +10,8 @@ from hdl.control.protocol import EventStatus, Operation, Space
 from hdl.features.replay.keepalive import KeepAlive
 from host.driver.command import Command, ProgramRun
 from host.driver.diagnosis import RingError
-from host.program.order import Region
-from host.program.program import CompiledProgram, Program, Queue, origin_of, spans
+from host.features.programs.order import Region
+from host.features.programs.program import CompiledProgram, Program, Queue, origin_of, spans
 from sim.golden.features.programs.program import HOP, TOLD, signal_cycles
 from tests.host import rings
 from tests.programs.play import play_part

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus, Operation
-from host.driver.codebooks import codebook
 from host.driver.command import Command
 from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Rule, Settings
+from host.features.codebook.codebooks import codebook
 from sim.golden import moments
 from sim.golden import ring as golden
 from tests.host import rings

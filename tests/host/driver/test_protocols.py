@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import host.driver
-import host.topology
+import host.features.grid
 from hdl.config import SingleRing
 from hdl.control.protocol import Operation
 from hdl.features.grid.feature import Grid
@@ -27,13 +27,13 @@ from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.driver.ring_collectives import WeightUpdates
-from host.driver.tenants import TenantHost
-from host.topology.grid import Shape
-from host.topology.switching import GridRings
+from host.features.grid.grid import Shape
+from host.features.grid.switching import GridRings
+from host.features.tenants.tenants import TenantHost
 from host.transports.session import TransportName, open_session
 from sim.golden.ring import block_indices
+from tests.host.features.grid.grids import CONFIG, open_grid
 from tests.host.rings import CONFIGS, open_nodes
-from tests.host.topology.grids import CONFIG, open_grid
 
 ROOT = Path(__file__).parents[3]
 LENGTH = 100
@@ -160,7 +160,7 @@ def test_classes():
         return kind.__module__.startswith("host.") + max(map(levels, kind.__bases__), default=0)
 
     checked = {}
-    for package in (host.driver, host.topology):
+    for package in (host.driver, host.features.grid):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             for _, kind in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
                 checked[kind] = levels(kind)

@@ -5,9 +5,9 @@ import numpy as np
 
 from host.checkpoints.checkpoint import ProcessFrame, make, restore
 from host.checkpoints.device_frame import read
-from host.program.feeding import RoundProgram
-from host.training.quorum import make_quorum_trainer
-from host.training.quorum_config import Late, LateConfig
+from host.features.quorum.config import Late, LateConfig
+from host.features.quorum.feeding import RoundProgram
+from host.features.quorum.updates import make_quorum_trainer
 from sim.golden.ring import largest_block
 from tests.host.migration.sites import DATA
 from tests.host.rings import CONFIGS, open_nodes

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from host import schema
+from host.features.grid.course import Course, Request
 from host.reports import report, summary, training_picture
-from host.topology.course import Course, Request
 from host.training.optimizers import SGD, Adam
 from host.training.record import Change, Step, Training, TrainingConfig
 from host.transports.session import Elapsed

@@ -24,8 +24,8 @@ from host.training.reference import Reference
 from host.training.sparsifier import Threshold
 from host.training.trainer import train
 from host.training.workloads import CharacterModel
+from tests.host.features.int16.integers import golden_ring
 from tests.host.golden import GoldenRing
-from tests.host.integers import golden_ring
 
 #: Accuracy that a run is to reach, and images of the test set.
 TARGET, IMAGES = 0.97, 360

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from host import cli
-from host.run import quorum
+from host.features.quorum import run as quorum
 from host.training import checkpoint
 from tests.host.rings import CONFIGS
 

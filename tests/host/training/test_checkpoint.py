@@ -22,8 +22,8 @@ from host.training.record import TrainingConfig
 from host.training.trainer import make_trainer, train
 from host.training.workloads import CharacterModel, Classifier
 from host.transports.session import Elapsed
+from tests.host.features.int16.integers import golden_ring
 from tests.host.golden import SMALL, TEXT, GoldenRing
-from tests.host.integers import golden_ring
 from tests.host.rings import CONFIGS, library
 
 CONTENT = {"a": np.arange(5, dtype=np.uint32), "b": [None, 1.1, {"c": np.zeros((2, 0), np.float32)}], "d": "ä",

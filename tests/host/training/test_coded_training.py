@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from host.driver.codebooks import codebook
+from host.features.codebook.codebooks import codebook
 from host.training.record import DivergenceError, TrainingConfig
 from host.training.trainer import train
 from host.training.workloads import Classifier

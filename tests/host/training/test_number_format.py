@@ -7,8 +7,8 @@ from host.driver.optimizer_settings import FixedSettings, Rule
 from host.training.number_format import Elements, FixedPoint, check_optimizer, elements_of
 from host.training.optimizers import SGD, Adam
 from sim.golden.features.int16 import int16_node as golden
+from tests.host.features.int16.integers import golden_ring
 from tests.host.golden import GoldenRing
-from tests.host.integers import golden_ring
 
 PLAIN = SGD(learning_rate=1.2)
 

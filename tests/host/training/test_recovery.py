@@ -19,8 +19,8 @@ from host.training.trainer import train
 from host.training.updates import REPEATS
 from host.training.workloads import CharacterModel
 from tests.host import rings
+from tests.host.features.int16.integers import golden_ring
 from tests.host.golden import SMALL, TEXT, GoldenRing
-from tests.host.integers import golden_ring
 
 PLAIN = SGD(learning_rate=0.5)
 RUN = TrainingConfig(epochs=3, batch=100, hidden=())

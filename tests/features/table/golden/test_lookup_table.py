@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from hdl.floating.format import BF16, FP32
-from host.driver.codebooks import mantissa_centroids
+from host.features.codebook.codebooks import mantissa_centroids
 from sim.golden import planes
 from sim.golden.features.table.lookup_table import LookupTable
 from tests.refusals import refuses

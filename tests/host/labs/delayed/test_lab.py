@@ -1,9 +1,9 @@
 # amaranth: UnusedElaboratable=no
 """Cycles of passes that overlap: rows of a small network, and their table."""
 
+from host.cycles.estimate import Costs
+from host.features.programs.schedules import Kind, Schedule, layers_of
 from host.labs.delayed.lab import Bench, Row, table
-from host.program.estimate import Costs
-from host.program.schedules import Kind, Schedule, layers_of
 from tests.host import rings
 
 LAYERS = layers_of([12, 6, 6, 5])

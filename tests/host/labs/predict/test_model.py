@@ -9,10 +9,10 @@ import pytest
 
 from hdl.config import NodeConfig
 from host.cycles.costs import Format, Zeros
+from host.cycles.estimate import Collective, Costs
 from host.cycles.timing import timing_of
 from host.cycles.walk import walk
 from host.labs.predict.model import Step, format_of, model_of, predict, sizes
-from host.program.estimate import Collective, Costs
 from sim.golden.features.programs.program import GAP
 
 

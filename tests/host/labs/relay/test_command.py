@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from host.features.streaming import node_run
 from host.labs.relay import experiment
-from host.relay import node_run
 from sim.verilated.native import Arithmetic
 from tests.host import rings
 

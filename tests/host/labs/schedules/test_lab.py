@@ -1,7 +1,7 @@
 import json
 
+from host.cycles.estimate import Costs
 from host.labs.schedules.lab import forecast, table
-from host.program.estimate import Costs
 
 
 def test_forecast():

@@ -10,15 +10,15 @@ from boards.units import UNITS
 from hdl.config.forms import from_dict
 from hdl.features.compute.operands import OPERANDS
 from hdl.registry import FEATURES, Codes, Entry
-from host.compute.instructions import Array
-from host.compute.lists import compile_lists
+from host.features.compute.instructions import Array
+from host.features.compute.lists import compile_lists
+from host.features.programs.schedules import layers_of
 from host.labs.sweep import plan as sweep
 from host.labs.sweep import worker
 from host.labs.sweep.jobs import JobKind
 from host.labs.sweep.page import tables
 from host.labs.sweep.plan import SweepConfig
 from host.models.digits import digits
-from host.program.schedules import layers_of
 from host.training.record import Step, Training, TrainingConfig
 from host.training.workloads import Classifier, WorkloadName
 from tests.host.labs.sweep.results_of_plan import store_all

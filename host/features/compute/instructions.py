@@ -1,0 +1,190 @@
+"""Instructions of lists, as compilers of lists make them, and factors of a product: its cut into panels and tiles."""
+
+import dataclasses
+import functools
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.features.compute.engine import BLOCKS
+from hdl.features.compute.feature import FP32
+from hdl.features.compute.layer_list import BASE_BITS, INSTRUCTION_WORDS, OWNER_BITS, Kind, Place, gemm_layout
+from hdl.features.compute.operands import OPERANDS, ScalarOperands
+from hdl.group import GROUP
+from host.features.compute.memory.plan import Plan, Room
+from sim.golden.features.compute import gemm, gemm_factors
+from sim.golden.features.compute.compute import Engine, pack
+from sim.golden.features.compute.gemm import GemmJob
+from sim.golden.features.compute.gemm_cycles import GemmCycles
+from sim.golden.features.compute.gemm_estimate import bound
+
+__all__ = ["ADDRESSES", "FACTORS", "Array", "Buffers", "Factors", "Matrix", "Products", "Words", "at", "best_factors",
+           "ended", "numbered", "up"]
+
+#: Fields of an instruction, and of a job, that say how its product is cut.
+FACTORS = ("tile", "row_tiles", "column_tiles", "rounds", "order")
+
+
+#: Terms per unit of the largest product that is modelled cycle by cycle; candidates that are compared beyond that.
+_MODELLED = 1 << 14
+_COMPARED = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Array:
+    """Array of multiply-accumulate units, and its panels."""
+
+    #: Rows of the array, and its columns, which are the elements of a memory row as well.
+    rows: int
+    lanes: int
+    #: Blocks of a panel.
+    blocks: int = BLOCKS
+    #: Format of operands.
+    operands: str = FP32
+
+    def engine(self, **options: Any) -> Engine:
+        """Golden engine with such an array, and further options of an engine."""
+        return Engine(rows=self.rows, lanes=self.lanes, blocks=self.blocks, operands=self.operands, **options)
+
+    @property
+    def model(self) -> GemmCycles:
+        """Model of a product's cycles."""
+        form = OPERANDS[self.operands]
+        product = {"product": form.product_latency(4)} if isinstance(form, ScalarOperands) else {}
+        return GemmCycles(rows=self.rows, lanes=self.lanes, blocks=self.blocks, operands=self.operands, **product)
+
+
+@functools.cache
+def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool = False, transpose_b: bool = False,
+                 ones: bool = False, starts: bool = False, gated: bool = False,
+                 resumes: bool = False) -> Mapping[str, int]:
+    """Factors and order with the fewest cycles in quiet memories, as fields of an instruction.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Rows of A, columns of A, and columns of B.
+    transpose_a, transpose_b : bool
+        Whether the memory has the transposed matrix.
+    ones : bool
+        Whether A is of ones, which are not read.
+    starts : bool
+        Whether sums begin with numbers of memory.
+    gated : bool
+        Whether a matrix of the shape of the product is read as well.
+    resumes : bool
+        Whether those numbers are a matrix of the shape of the product, and not one row for all rows.
+    """
+    m, k, n = sizes
+    memory = gemm.Matrix(Place.ACTIVATIONS, 0, -(-max(sizes) // array.lanes))
+    job = GemmJob(
+        m=m, k=k, n=n, transpose_a=int(transpose_a), transpose_b=int(transpose_b), initial=int(starts),
+        gated=int(gated), a=dataclasses.replace(memory, place=Place.ONES) if ones else memory, b=memory, c=memory,
+        start=memory if resumes else gemm.Matrix(Place.WEIGHTS, 0, 0), gate=memory)
+    modelled = m * k * n <= _MODELLED * array.rows * array.lanes
+    best = (gemm_factors.best_factors if modelled else _estimated)(array.model, job)
+    return MappingProxyType({name: getattr(best, name) for name in FACTORS})
+
+
+def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:
+    """Job whose factors take the fewest cycles by a bound, among those with the fewest beats."""
+    few = heapq.nsmallest(_COMPARED, gemm_factors.candidates(model, job),
+                          key=lambda found: model.loops.cycles(found.loops))
+    return min(few, key=lambda found: bound(model, found))
+
+
+Words = npt.NDArray[np.uint32]
+#: Gives the factors of a product, as :func:`host.features.compute.instructions.best_factors` does.
+Factors = Callable[..., Mapping[str, int]]
+#: Operand, and its stride.
+Matrix = tuple[dict[str, int], int]
+
+ADDRESSES = 1 << BASE_BITS
+"""Elements that an operand can address."""
+
+
+def up(words: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-words // multiple) * multiple
+
+
+def at(place: Place, base: int, *, relative: bool = False, owner: int = 0) -> dict[str, int]:
+    """Operand at an address of a memory, and the number of its buffer."""
+    if base >= ADDRESSES:
+        raise ValueError(f"Operands of nodes that compute must begin below element {ADDRESSES:,}, not at {base:,}: "
+                         f"take narrower layers or smaller batches")
+    return {"place": place, "base": base, "relative": int(relative), "owner": owner}
+
+
+def numbered(position: int) -> int:
+    """Number of the buffer at a position, from 1 on; buffers beyond the largest number have 0, and are not
+    compared."""
+    return position + 1 if position + 1 < 1 << OWNER_BITS else 0
+
+
+def ended(instructions: Sequence[Words]) -> Words:
+    """Words of a list: instructions and an END, and zeros up to the next group."""
+    words = np.concatenate([*instructions, np.zeros(INSTRUCTION_WORDS, np.uint32)])
+    return np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)])
+
+
+class Buffers:
+    """Buffers of activations, each of which has a place from its first use on, and a number in their order."""
+
+    def __init__(self, lanes: int, plan: Plan | None):
+        self._lanes = lanes
+        self._plan = plan
+        self._strides: dict[str, int] = {}
+        self._owners: dict[str, int] = {}
+        self.rooms: dict[str, Room] = {}
+
+    @property
+    def end(self) -> int:
+        return max((room.base + room.words for room in self.rooms.values()), default=0)
+
+    def new(self, name: str, rows: int, columns: int) -> Matrix:
+        """A new buffer, whose rows are whole memory rows."""
+        stride = up(columns, self._lanes)
+        base = self.end if self._plan is None else self._plan.places[name]
+        self.rooms[name] = Room(base, up(rows * stride, GROUP))
+        self._strides[name] = stride
+        self._owners[name] = numbered(len(self._owners) + 1)
+        return self[name]
+
+    def __getitem__(self, name: str) -> Matrix:
+        return self.part(name, 0)
+
+    def part(self, name: str, offset: int) -> Matrix:
+        """Matrix that begins at an element of a buffer, with the buffer's stride."""
+        return at(Place.ACTIVATIONS, self.rooms[name].base + offset, owner=self._owners[name]), self._strides[name]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Products:
+    """Matrix products on an array."""
+
+    array: Array
+    factors: Factors
+    #: Size that factors are chosen for where a product's size is that of the command.
+    length: int
+
+    def __call__(self, sizes: tuple[int, int, int], *, a: Matrix, b: Matrix, c: Matrix, start: Matrix | None = None,
+                 gate: Matrix | None = None, **options: int) -> Words:
+        """A product of m by k and k by n; a size of 0 is the length of the command. Operands come with strides."""
+        m, k, n = sizes
+        resumes = start is not None and start[1] > 0
+        factors = self.factors(
+            self.array, (m or self.length, k or self.length, n), transpose_a="transpose_a" in options,
+            transpose_b="transpose_b" in options, ones=a[0]["place"] is Place.ONES, starts=start is not None,
+            gated=gate is not None, **({"resumes": True} if resumes else {}))
+        operands = {"a": a, "b": b, "c": c, "start": start, "gate": gate}
+        given = {name: operand for name, operand in operands.items() if operand is not None}
+        return pack(gemm_layout(), {
+            "kind": Kind.GEMM, "format": OPERANDS[self.array.operands].code, "m": m, "k": k, "n": n,
+            "gated": int(gate is not None), **options,
+            **factors, **{name: place for name, (place, _) in given.items()},
+            **{f"stride_{name}": stride for name, (_, stride) in given.items()}})

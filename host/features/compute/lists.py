@@ -1,0 +1,406 @@
+"""Lists of instructions for the layers of a perceptron, and the places of its activations.
+
+A layer has one list forward and one backward. Forward is Y = bias + X · Wᵀ, each sum from its bias on, with a ReLU
+but behind the last layer, whose list has the cross-entropy as well. Backward are dW = dYᵀ · X, the sums of the
+columns of dY, and, but in the first layer, dX = dY · W, which is +0.0 where X is. Sizes that are the number of
+examples are left to the command, so that one list serves batches of all sizes.
+
+The parameters of a layer with a table of centroids are its table and its biases: products with W are those of its
+indices, and the table has gradients in place of W. Indices lie in the activation memory, where the host writes them
+with the lists: lines for the product, and, but in the first layer, lines of the transposed matrix for the gradient of
+its input.
+
+In a schedule whose passes overlap, even and odd passes have inputs, labels and lists of their own, a fixed distance
+apart, so that the host can write those of the next pass while this one is under way.
+
+Gradients lie where the ring looks for them. Activations are rows of whole memory rows, one per example: inputs, the
+output of each layer, and the gradients of outputs; labels and the loss are beside them. Lists are first made with a
+place for each of these buffers; from their instructions follow lifetimes and a plan, by which buffers share places
+(:mod:`host.features.compute.memory.plan`), and the lists are made again. Behind the buffers are indices of centroids
+and the lists.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.features.compute.engine import COLUMNS
+from hdl.features.compute.layer_list import Initial, Kind, Place, VectorProgram, centroid_layout, vector_layout
+from hdl.group import GROUP
+from host.features.compute.instructions import (
+    ADDRESSES,
+    Array,
+    Factors,
+    Products,
+    Words,
+    at,
+    best_factors,
+    ended,
+    numbered,
+    up,
+)
+from host.features.compute.memory.plan import ListProgram, Plan, Room, make_plan
+from host.features.programs.order import Region
+from host.features.programs.schedules import STAGED_FLAG, Copies, Dense, Work
+from sim.golden.features.codebook_layers.centroid_product import index_line, pack_indices
+from sim.golden.features.compute.compute import pack
+
+__all__ = ["MOST_SIZE", "Activations", "ListCompiler", "Lists", "Shared", "centroid_instruction", "compile_lists",
+           "index_words"]
+
+#: Largest number of examples, and widest layer.
+MOST_SIZE = 4095
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shared(Dense):
+    """A linear layer with a table, and the place of its parameters in the vector of all."""
+
+    #: Indices of the weights, in shape (outputs, inputs).
+    indices: npt.NDArray[np.integer[Any]]
+    #: Entries of the table.
+    centroids: int
+
+    @property
+    def length(self) -> int:
+        """Table and biases, and zeros up to the next group."""
+        return int(-(-(self.centroids + self.outputs) // GROUP) * GROUP)
+
+    def multiplications(self, *, backward: bool) -> int:
+        """Additions and multiplications for each example, which a node's unit does one by one for each output."""
+        return (self.inputs + 2 * self.centroids) * self.outputs * (2 if backward and self.number > 1 else 1)
+
+
+def index_words(layer: Shared, lanes: int, *, transposed: bool) -> Words:
+    """Words of the indices of a layer, or of its transposed ones, up to the next group."""
+    words = pack_indices(layer.indices.T if transposed else layer.indices, lanes).ravel()
+    return np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)])
+
+
+def centroid_instruction(layer: Shared, lanes: int, *, transposed: bool = False, **fields: Any) -> Words:
+    """A product with the weights of a layer, or with the transposed ones, for all examples of a command; fields are
+    operands and strides of :func:`~hdl.features.compute.layer_list.centroid_layout`, and its flags."""
+    columns, outputs = (layer.outputs, layer.inputs) if transposed else (layer.inputs, layer.outputs)
+    return pack(centroid_layout(), {"kind": Kind.CENTROID, "columns": columns, "outputs": outputs,
+                                    "stride_indices": index_line(columns, lanes), **fields})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Owned(Region):
+    """Region of a buffer whose number its rows carry."""
+
+    owner: int = dataclasses.field(default=0, kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Activations:
+    """Places in the activation memory, each at a multiple of 32."""
+
+    layers: Sequence[Dense]
+    #: Most examples of a command.
+    examples: int
+    #: Elements of a memory row.
+    lanes: int
+    #: Places of the buffers; without, each has a place of its own.
+    plan: Plan | None = None
+    #: Place and words of each buffer: ``inputs``, ``output`` and ``gradient`` with the number of a layer, ``labels``
+    #: and ``loss``.
+    rooms: Mapping[str, Room] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        numbered = [(layer.number, self.size(layer.outputs)) for layer in self.layers]
+        words = {"inputs": self.size(self.layers[0].inputs),
+                 **{f"output {number}": size for number, size in numbered},
+                 **{f"gradient {number}": size for number, size in numbered},
+                 "labels": up(self.examples, GROUP), "loss": GROUP}
+        apart = dict(zip(words, itertools.accumulate(words.values(), initial=0), strict=False))
+        bases = apart if self.plan is None else self.plan.places
+        object.__setattr__(self, "rooms", {name: Room(bases[name], size) for name, size in words.items()})
+
+    @property
+    def outputs(self) -> list[int]:
+        """First element of the inputs, and of the output of each layer."""
+        return [self.output(number).base for number in range(len(self.layers) + 1)]
+
+    @property
+    def labels(self) -> int:
+        """First label."""
+        return self.rooms["labels"].base
+
+    @property
+    def loss(self) -> int:
+        return self.rooms["loss"].base
+
+    @property
+    def lists(self) -> int:
+        """What is behind all buffers: indices and lists."""
+        return max(room.base + room.words for room in self.rooms.values())
+
+    def stride(self, width: int) -> int:
+        """Elements from one example to the next."""
+        return up(width, self.lanes)
+
+    def size(self, width: int) -> int:
+        """Elements of a matrix with a row for each example, up to the next multiple of 32."""
+        return up(self.examples * self.stride(width), GROUP)
+
+    def owned(self, name: str) -> dict[str, int]:
+        """Number of a buffer, from 1 on. Lists and what lies with them are the last one."""
+        return {"owner": numbered([*self.rooms, "lists"].index(name))}
+
+    def region(self, name: str) -> Region:
+        """Region of a buffer."""
+        room = self.rooms[name]
+        return _Owned("activations", room.base, room.words, **self.owned(name))
+
+    def output(self, number: int) -> Region:
+        """Output of a layer; of layer 0, the inputs."""
+        return self.region(f"output {number}" if number else "inputs")
+
+    def gradient(self, number: int) -> Region:
+        """Gradients of a layer's output."""
+        return self.region(f"gradient {number}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Lists:
+    """Lists of a network."""
+
+    places: Activations
+    #: Words of all indices and lists, which are written from ``places.lists`` on.
+    words: Words
+    #: Commands of a pass: all layers forward, and backward from the last to the first.
+    commands: list[Work]
+    #: Words of the lists of odd passes, ``distance`` further on; none where passes do not overlap.
+    odd: Words
+    #: Elements by which inputs, labels and lists of odd passes lie further on.
+    distance: int
+    plan: Plan
+
+    @property
+    def end(self) -> int:
+        """Words of the activation memory that are used."""
+        return self.places.lists + len(self.words) + self.distance
+
+    @property
+    def line(self) -> str:
+        """The plan in a line."""
+        return self.plan.line
+
+    @property
+    def programs(self) -> list[ListProgram]:
+        """Lists of all passes, or of even and of odd ones."""
+        further = [(self.words, 0), *([(self.odd, self.distance)] if len(self.odd) else [])]
+        return [_program(words, self.places, self.commands, distance) for words, distance in further]
+
+
+def _program(words: Words, places: Activations, commands: Sequence[Work], further: int = 0) -> ListProgram:
+    """Lists as a program of buffers."""
+    return ListProgram(words=words, base=places.lists + further, further=further, examples=places.examples,
+                       starts=[one.fields["weight_base"] + further for one in commands],
+                       given=("inputs", "labels"), taken=("loss",))
+
+
+def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int,
+                  copies: Copies | None = None, factors: Factors = best_factors,
+                  plan: Plan | None = None) -> Lists:
+    """Make the lists of a perceptron, with a ReLU between each two of its layers, whose weights and gradients begin
+    at their ``base`` in both memories; ``PlanError`` if the plan is that of other lists, ``ValueError`` if nodes
+    cannot compute such layers, or have no room for so many examples.
+
+    A node has at most so many examples in a step, and so many elements of the activation memory, of which by default
+    a new plan is made. In a schedule whose passes overlap, some layers have two copies of their weights.
+    """
+    _check_layers(layers, examples=examples, lanes=array.lanes)
+    factors = functools.cache(factors)
+    apart = Activations(layers=layers, examples=examples, lanes=array.lanes)
+    if apart.lists > ADDRESSES:
+        raise _no_room(apart, words, apart.lists)
+    profiled = _compiled(array, apart, Copies(), 0, factors)
+    profile = _program(np.concatenate(profiled.words), apart, profiled.commands).profile(
+        apart.rooms, array.engine(centroids=max((layer.centroids for layer in layers if isinstance(layer, Shared)),
+                                                default=0)))
+    if plan is None:
+        plan = make_plan(profile)
+    plan.check(profile)
+    places = dataclasses.replace(apart, plan=plan)
+    copies = copies or Copies()
+    even, *others = (_compiled(array, places, copies, odd, factors) for odd in ((0, 1) if copies.distance else (0,)))
+    used = places.lists + sum(map(len, even.words))
+    if copies.distance and copies.distance < used:
+        raise ValueError(f"Inputs, labels and lists of odd passes must lie at least {used:,} elements further on, "
+                         f"not {copies.distance!r}")
+    lists = Lists(places=places, words=np.concatenate(even.words), commands=even.commands, distance=copies.distance,
+                  plan=plan, odd=np.concatenate([word for other in others for word in other.words]
+                                                or [np.zeros(0, np.uint32)]))
+    if lists.end > words:
+        raise _no_room(places, words, lists.end)
+    return lists
+
+
+def _check_layers(layers: Sequence[Dense], *, examples: int, lanes: int) -> None:
+    """Raise ``ValueError`` unless nodes that compute can have such layers."""
+    for width in [layer.inputs for layer in layers]:
+        if width % lanes:
+            raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of nodes "
+                             f"that compute, not {width}")
+    widest = max(examples, *(max(layer.inputs, layer.outputs) for layer in layers))
+    if widest > MOST_SIZE:
+        raise ValueError(f"Layers and examples of nodes that compute must be at most {MOST_SIZE:,}, not {widest:,}")
+    for centroids in [layer.centroids for layer in layers if isinstance(layer, Shared)]:
+        if centroids % lanes:
+            raise ValueError(f"Centroids of a table must be a multiple of the {lanes} lanes of nodes that compute, "
+                             f"not {centroids}")
+    if layers[-1].outputs > COLUMNS:
+        raise ValueError(f"Outputs of the last layer must be at most {COLUMNS} on nodes that compute, not "
+                         f"{layers[-1].outputs:,}")
+
+
+def _no_room(places: Activations, words: int, end: int) -> ValueError:
+    layers = places.layers
+    each = sum(places.stride(width) for width in (layers[0].inputs, *(layer.outputs for layer in layers)))
+    return ValueError(
+        f"Activations of {places.examples:,} examples and lists must take at most the {words:,} elements of a node's "
+        f"activation memory, not {end:,}: take smaller batches or narrower layers, an example has {each:,} elements "
+        f"and its gradients")
+
+
+def _compiled(array: Array, places: Activations, copies: Copies, odd: int,
+              factors: Factors) -> "ListCompiler":
+    """All lists of even passes (0) or of odd ones (1)."""
+    compiler = ListCompiler(array=array, places=places, copies=copies, odd=odd, factors=factors)
+    for layer in places.layers:
+        compiler.forward(layer)
+    for layer in reversed(places.layers):
+        compiler.backward(layer)
+    return compiler
+
+
+class ListCompiler:
+    """Lists of even passes (0) or of odd ones (1), one behind the other; they lie behind the buffers."""
+
+    def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int,
+                 factors: Factors):
+        self._array = array
+        self._product = Products(array=array, factors=factors, length=places.examples)
+        self._places = places
+        self._base = places.lists
+        self._copies = copies
+        self._odd = odd
+        self._count = len(places.layers)
+        self.words: list[Words] = []
+        self.commands: list[Work] = []
+        shared = [layer for layer in places.layers if isinstance(layer, Shared)]
+        self._indices = {(layer.number, transposed): self._add(index_words(layer, array.lanes, transposed=transposed))
+                         for layer in shared for transposed in (False, True) if layer.number > 1 or not transposed}
+
+    def move(self, places: Activations) -> None:
+        """Have buffers of further lists at other places. Lists lie where they did."""
+        self._places = places
+
+    def _in(self, region: Region, offset: int = 0) -> dict[str, int]:
+        """Operand that lies in a region of activations or weights, in the passes of these lists."""
+        place = Place.WEIGHTS if region.space == "weights" else Place.ACTIVATIONS
+        return at(place, region.base + self._odd * region.alternate + offset, owner=getattr(region, "owner", 0))
+
+    def _given(self, region: Region) -> Region:
+        """Region that the host writes for each pass."""
+        return dataclasses.replace(region, alternate=self._copies.distance)
+
+    def _output(self, number: int) -> Region:
+        """Output of a layer; of layer 0, the inputs."""
+        return self._places.output(number) if number else self._given(self._places.output(0))
+
+    def _add(self, words: Words) -> Region:
+        """Add words behind those that there are; return their region."""
+        base = self._base + sum(map(len, self.words))
+        self.words.append(words)
+        return self._given(_Owned("activations", base, len(words), **self._places.owned("lists")))
+
+    def forward(self, layer: Dense) -> None:
+        """Add the list of a layer's output, and of the loss behind the last layer."""
+        places, last = self._places, layer.number == self._count
+        x, y, weights = self._output(layer.number - 1), places.output(layer.number), self._copies.weights(layer)
+        stride = places.stride(layer.outputs)
+        reads, writes = [x, weights], [y]
+        if isinstance(layer, Shared):
+            listed = [self._centroids(
+                layer, reads, x=(self._in(x), places.stride(layer.inputs)), table=self._in(weights), initial=1,
+                start=(self._in(weights, layer.centroids), 0), relu=int(not last), target=(self._in(y), stride))]
+        else:
+            listed = [self._product(
+                (0, layer.inputs, layer.outputs), transpose_b=1, initial=Initial.MATRIX, relu=int(not last),
+                a=(self._in(x), places.stride(layer.inputs)), b=(self._in(weights), layer.inputs),
+                c=(self._in(y), stride), start=(self._in(weights, layer.inputs * layer.outputs), 0))]
+        if last:
+            gradient = places.gradient(layer.number)
+            labels = self._given(places.region("labels"))
+            listed.append(pack(vector_layout(), {
+                "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": layer.outputs,
+                "source": self._in(y), "stride_source": stride, "labels": self._in(labels), "stride_labels": 1,
+                "target": self._in(gradient), "stride_target": stride,
+                "loss": self._in(places.region("loss"))}))
+            reads.append(labels)
+            writes += [gradient, places.region("loss")]
+        self._command("forward", layer, listed, reads, writes)
+
+    def backward(self, layer: Dense) -> None:
+        """Add the list of a layer's gradients, and of those of its input."""
+        places = self._places
+        x, upstream = self._output(layer.number - 1), places.gradient(layer.number)
+        stride, inward = places.stride(layer.outputs), places.stride(layer.inputs)
+        given = self._in(upstream), stride
+        reads, writes = [x, upstream], [Region("gradients", layer.base, layer.length)]
+        below, weights = places.gradient(max(1, layer.number - 1)), self._copies.weights(layer)
+        if isinstance(layer, Shared):
+            biases = layer.centroids
+            listed = [self._centroids(layer, reads, gradient=1, x=(self._in(x), inward), start=given,
+                                      target=(at(Place.GRADIENTS, layer.base), 0))]
+        else:
+            biases = layer.inputs * layer.outputs
+            listed = [self._product((layer.outputs, 0, layer.inputs), transpose_a=1, a=given, b=(self._in(x), inward),
+                                    c=(at(Place.GRADIENTS, layer.base), layer.inputs))]
+        listed.append(self._product((1, 0, layer.outputs), a=(at(Place.ONES, 0), 0), b=given,
+                                    c=(at(Place.GRADIENTS, layer.base + biases), stride)))
+        if layer.number > 1:
+            if isinstance(layer, Shared):
+                listed.append(self._centroids(
+                    layer, reads, transposed=True, x=given, table=self._in(weights), target=(self._in(below), inward),
+                    gate=(self._in(x), inward), gated=1))
+            else:
+                listed.append(self._product(
+                    (0, layer.outputs, layer.inputs), a=given, b=(self._in(weights), layer.inputs),
+                    c=(self._in(below), inward), gate=(self._in(x), inward)))
+            reads.append(weights)
+            writes.append(below)
+        self._command("backward", layer, listed, reads, writes)
+
+    def _centroids(self, layer: Shared, reads: list[Region], *, transposed: bool = False, **given: Any) -> Words:
+        """A product with the indices of a layer, which are read; operands come with their strides."""
+        indices = self._indices[layer.number, transposed]
+        if indices not in reads:
+            reads.append(indices)
+        fields: dict[str, Any] = {"indices": self._in(indices)}
+        for name, value in given.items():
+            fields |= ({name: value[0], f"stride_{name}": value[1]} if isinstance(value, tuple) else {name: value})
+        return centroid_instruction(layer, self._array.lanes, transposed=transposed, **fields)
+
+    def _command(self, name: str, layer: Dense, listed: list[Words], reads: list[Region],
+                 writes: list[Region]) -> None:
+        region = self._add(ended(listed))
+        reads = [*reads, region]
+        fields = {"weight_base": region.base, **self._copies.fields(layer), **self._passes(name, layer)}
+        self.commands.append(Work(name=f"{name} {layer.number}", operation="LAYERS", reads=reads, writes=writes,
+                                  multiplications=layer.multiplications(backward=name == "backward"), fields=fields))
+
+    def _passes(self, name: str, layer: Dense) -> dict[str, int]:
+        """Fields of commands in a schedule whose passes overlap."""
+        if not self._copies.distance:
+            return {}
+        first = name == "forward" and layer.number == 1  # waits for its inputs
+        return {"alternate": 1, **({"wait": STAGED_FLAG} if first else {})}

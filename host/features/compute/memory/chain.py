@@ -1,0 +1,509 @@
+"""Chains of saved maps that do not all fit, a model of their time, and policies that take the fewest cycles in it.
+
+Forward l reads map l - 1 and writes map l; backward l reads both and then frees map l. Between the last forward and
+the first backward stands the loss. What is in front of map 0 is always there. A map is kept; or swapped: moved to far
+memory and back; or remade: dropped, and made again from the nearest map before it that is kept or swapped. The maps
+between the two are made again with it, each once, and stay until their backward has ended. A map may name others that
+it reads in place of the one before it.
+
+Places are given in the order of need: maps of forward, then, for each backward, those that it needs and that are not
+there. Moves go in order, first those out and then those back: one out as soon as its map is written, one back, in the
+order of places, as soon as its own is free. A place is free when a map was moved out and read by the last forward
+that needs it, or dropped behind that, or freed by its backward. All of this is modelled.
+
+A chain of up to ten maps is searched exhaustively for policies. Of a longer one, single maps get another policy,
+greedily, as long as the step takes fewer cycles. This begins at pure plans: all maps swapped, and every so many maps
+kept with those in between made again.
+
+A map of a program of steps is a buffer of more than one column that is written before the turn, which is the last
+step of the loss, and read behind it. Row vectors, of one column, are kept beside it.
+"""
+
+import dataclasses
+import enum
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
+
+from host.features.compute.memory.steps import StepProgram, product_cycles
+
+__all__ = ["AGAIN", "EXHAUSTIVE", "KINDS", "Chain", "Decision", "Event", "Map", "MapPlan", "Policies", "Policy",
+           "Run", "Saved", "chain_of", "decide", "exhaustive", "greedy", "layers_chain", "run"]
+
+
+class Policy(enum.IntEnum):
+    """Treatment of a map between its forward and its backward."""
+
+    KEEP = 0
+    SWAP = 1
+    REMAKE = 2
+
+
+Policies = Sequence[Policy]
+
+
+@dataclasses.dataclass(frozen=True)
+class Map:
+    """Saved map."""
+
+    words: int
+    #: Cycles.
+    forward: int
+    backward: int
+    #: Multiply-adds with which it is made again.
+    multiplications: int = 0
+    name: str = ""
+    #: Cycles in which it is made again; by default those of forward.
+    again: int | None = None
+    #: Numbers of earlier maps that forward reads, that it is made again from, and that backward reads; by default the
+    #: map before it.
+    sources: tuple[int, ...] | None = None
+    needs: tuple[int, ...] | None = None
+    reads: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """Maps in the order of forward."""
+
+    name: str
+    maps: tuple[Map, ...]
+    #: Cycles between the last forward and the first backward.
+    loss: int = 0
+    #: Numbers of the maps that the loss reads; by default the last one.
+    loss_reads: tuple[int, ...] | None = None
+
+    @property
+    def words(self) -> int:
+        """Words of all maps."""
+        return sum(one.words for one in self.maps)
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of a step in which all maps are kept."""
+        return self.loss + sum(one.forward + one.backward for one in self.maps)
+
+    def again(self, number: int) -> int:
+        """Cycles in which a map is made again."""
+        one = self.maps[number]
+        return one.forward if one.again is None else one.again
+
+    def needs(self, number: int) -> tuple[int, ...]:
+        """Maps that a map is made again from."""
+        return _before(number, self.maps[number].needs)
+
+    def reads(self, number: int) -> tuple[int, ...]:
+        """Maps that backward reads."""
+        return (number, *_before(number, self.maps[number].reads))
+
+    def reader(self, number: int) -> tuple[str, int]:
+        """Last reader of a map before backward: a forward, its own if there is no other, or the loss."""
+        last = len(self.maps) - 1
+        if number in ((last,) if self.loss_reads is None else self.loss_reads):
+            return "loss", last
+        return "forward", max((later for later, one in enumerate(self.maps)
+                               if number in _before(later, one.sources)), default=number)
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Work of a timeline, or a move."""
+
+    #: ``forward``, ``loss``, ``remake``, ``backward``, ``out`` or ``back``.
+    kind: str
+    #: Number of the map.
+    number: int
+    start: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Timeline of a step."""
+
+    cycles: int
+    #: Most words that are taken at a time.
+    peak: int
+    #: Words that are moved, both ways.
+    far_words: int
+    #: Multiply-adds of what is made again.
+    multiplications: int
+    #: In order of their starts.
+    events: tuple[Event, ...]
+
+
+def _before(number: int, named: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The maps that are named, or the one before a map."""
+    return named if named is not None else (number - 1,) if number else ()
+
+
+def _work(chain: Chain, policies: Policies) -> Iterator[tuple[str, int]]:
+    """Work of a step in order: kind and number of the map."""
+    count = len(policies)
+    yield from (("forward", number) for number in range(count))
+    yield "loss", count - 1
+    made = {number for number, policy in enumerate(policies) if policy is not Policy.REMAKE}
+
+    def make(number: int) -> Iterator[tuple[str, int]]:
+        if number not in made:
+            made.add(number)
+            for needed in chain.needs(number):
+                yield from make(needed)
+            yield "remake", number
+
+    for number in reversed(range(count)):
+        for needed in chain.reads(number):
+            yield from make(needed)
+        yield "backward", number
+
+
+class _Places:
+    """Words of near memory, which are given in an order."""
+
+    def __init__(self, budget: int, wanted: Sequence[tuple[str, int, int]]):
+        self._wanted = wanted
+        self._next = 0
+        self.free = budget
+        self.least = budget
+        self.given: set[tuple[str, int]] = set()
+
+    def give(self) -> None:
+        """Give places as long as there are enough words."""
+        while self._next < len(self._wanted) and self._wanted[self._next][2] <= self.free:
+            kind, number, words = self._wanted[self._next]
+            self.free -= words
+            self.given.add((kind, number))
+            self._next += 1
+        self.least = min(self.least, self.free)
+
+
+class _Step:
+    """State of a step: who works on what, and which maps are there."""
+
+    def __init__(self, chain: Chain, policies: Policies, budget: int, rate: float):
+        self._chain = chain
+        self._maps = chain.maps
+        self._policies = policies
+        self._rate = rate
+        self.work = list(_work(chain, policies))
+        self._readers = [chain.reader(number) for number in range(len(chain.maps))]
+        self._swapped = [number for number, policy in enumerate(policies) if policy is Policy.SWAP]
+        wanted = list(self._wanted())
+        self.places = _Places(budget, wanted)
+        self.moves = [*(("out", number) for number in self._swapped),
+                      *(("back", number) for kind, number, _ in wanted if kind == "back")]
+        self.done: set[tuple[str, int]] = set()
+        self._ready: set[int] = set()  # maps that backward finds
+
+    def _wanted(self) -> Iterator[tuple[str, int, int]]:
+        """Places in the order of need: for what, number of the map, and words."""
+        back = set(self._swapped)
+        for kind, number in self.work:
+            for one in self._needed(kind, number):
+                if one in back:
+                    back.remove(one)
+                    yield "back", one, self._maps[one].words
+            if kind in ("forward", "remake"):
+                yield kind, number, self._maps[number].words
+
+    def _needed(self, kind: str, number: int) -> tuple[int, ...]:
+        """Maps that work needs behind the loss."""
+        reads = {"backward": self._chain.reads, "remake": self._chain.needs}
+        return reads[kind](number) if kind in reads else ()
+
+    def cycles(self, kind: str, number: int) -> int:
+        """Cycles of work or of a move."""
+        if kind in ("out", "back"):
+            return -int(-self._maps[number].words // self._rate)
+        one = self._maps[number]
+        return {"forward": one.forward, "remake": self._chain.again(number), "backward": one.backward,
+                "loss": self._chain.loss}[kind]
+
+    def may_start(self, kind: str, number: int) -> bool:
+        """Whether all that work or a move needs is there; what is before it in order has ended."""
+        if kind == "out":
+            return ("forward", number) in self.done
+        if kind == "back":
+            return (kind, number) in self.places.given
+        if kind in ("forward", "remake") and (kind, number) not in self.places.given:
+            return False
+        return all(one in self._ready for one in self._needed(kind, number))
+
+    def end(self, kind: str, number: int) -> None:
+        """End work or a move."""
+        self.done.add((kind, number))
+        if kind in ("remake", "back") or (kind == "forward" and self._policies[number] is Policy.KEEP):
+            self._ready.add(number)
+        if kind == "backward":
+            self._free(number)
+        elif kind in ("forward", "loss"):
+            for one, reader in enumerate(self._readers):
+                if reader == (kind, number):
+                    self._leave(one)
+        elif kind == "out":
+            self._leave(number)
+
+    def _leave(self, number: int) -> None:
+        """Free the place of a map that is not kept, once it has been read and, if swapped, moved out."""
+        policy = self._policies[number]
+        if self._readers[number] in self.done and (
+                policy is Policy.REMAKE or (policy is Policy.SWAP and ("out", number) in self.done)):
+            self._free(number)
+
+    def _free(self, number: int) -> None:
+        self.places.free += self._maps[number].words
+
+
+def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, most: int | None = None) -> Run | None:
+    """Timeline of a step under policies, one for each map; None if maps need more places than there are.
+
+    Parameters
+    ----------
+    budget : int
+        Words of near memory.
+    rate : float
+        Words per cycle from and to far memory.
+    most : int, optional
+        Cycles from which on the step is given up, and has no timeline.
+    """
+    if len(policies) != len(chain.maps):
+        raise ValueError(f"Policies must be one per map, {len(chain.maps)}, not {len(policies)}")
+    if not rate > 0:
+        raise ValueError(f"Rate of far memory must be above zero, not {rate!r}")
+    step = _Step(chain, policies, budget, rate)
+    queues = [step.work, step.moves]
+    counts, busy = [0, 0], [False, False]
+    time, events, waiting = 0, list[Event](), list[tuple[int, int, str, int]]()
+    while any(count < len(queue) for count, queue in zip(counts, queues, strict=True)) or waiting:
+        step.places.give()
+        for which, queue in enumerate(queues):
+            if not busy[which] and counts[which] < len(queue) and step.may_start(*queue[counts[which]]):
+                kind, number = queue[counts[which]]
+                end = time + step.cycles(kind, number)
+                events.append(Event(kind, number, time, end))
+                waiting.append((end, which, kind, number))
+                busy[which] = True
+                counts[which] += 1
+        if not waiting:
+            return None
+        waiting.sort()
+        time = waiting[0][0]
+        if most is not None and time >= most:
+            return None
+        while waiting and waiting[0][0] == time:
+            _, which, kind, number = waiting.pop(0)
+            busy[which] = False
+            step.end(kind, number)
+    moved = sum(chain.maps[event.number].words for event in events if event.kind in ("out", "back"))
+    again = sum(chain.maps[event.number].multiplications for event in events if event.kind == "remake")
+    return Run(cycles=time, peak=budget - step.places.least, far_words=moved, multiplications=again,
+               events=tuple(events))
+
+
+#: Most maps of a chain that is searched exhaustively.
+EXHAUSTIVE = 10
+
+#: Policies that a plan of a kind may have.
+KINDS: Mapping[str, tuple[Policy, ...]] = MappingProxyType({
+    "keep": (Policy.KEEP,), "swap": (Policy.KEEP, Policy.SWAP), "recompute": (Policy.KEEP, Policy.REMAKE),
+    "mixed": tuple(Policy)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """Policies, and their timeline."""
+
+    policies: tuple[Policy, ...]
+    run: Run
+
+
+@dataclasses.dataclass(frozen=True)
+class MapPlan:
+    """Policies of the maps of a chain, within a budget."""
+
+    chain: Chain
+    #: A policy of each map, and their timeline.
+    decision: Decision
+    #: Largest number of words of the maps that are in the activation memory at a time.
+    budget: int
+
+    def __post_init__(self) -> None:
+        maps, policies, peak = len(self.chain.maps), len(self.decision.policies), self.decision.run.peak
+        if maps != policies:
+            raise ValueError(f"Policies must be one for each of {maps} maps, not {policies}")
+        if peak > self.budget:
+            raise ValueError(f"Timeline must take at most the {self.budget:,} words of the budget, not {peak:,}")
+
+
+def _best(chain: Chain, candidates: Iterable[Policies], budget: int, rate: float,
+          best: Decision | None = None) -> Decision | None:
+    """The first of the fastest candidates that fit; one to beat may be given."""
+    for policies in candidates:
+        most = None if best is None else best.run.cycles
+        again = sum(chain.again(number) for number, policy in enumerate(policies) if policy is Policy.REMAKE)
+        if most is not None and chain.cycles + again >= most:
+            continue
+        found = run(chain, policies, budget=budget, rate=rate, most=most)
+        if found is not None:
+            best = Decision(tuple(policies), found)
+    return best
+
+
+def exhaustive(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
+    """The fastest of all plans of a kind that fit; None if none does."""
+    by_cost = sorted(itertools.product(KINDS[kind], repeat=len(chain.maps)),
+                     key=lambda policies: sum(policy is not Policy.KEEP for policy in policies))
+    return _best(chain, by_cost, budget, rate)
+
+
+def _pure(chain: Chain, kind: str) -> Iterator[Policies]:
+    """Pure plans of a kind."""
+    count = len(chain.maps)
+    yield [Policy.KEEP] * count
+    if Policy.SWAP in KINDS[kind]:
+        yield [Policy.SWAP] * count
+    if Policy.REMAKE in KINDS[kind]:
+        for every in range(2, count + 1):
+            for first in range(every):
+                yield [Policy.KEEP if number % every == first else Policy.REMAKE for number in range(count)]
+
+
+def _changed(policies: Policies, allowed: Sequence[Policy]) -> Iterator[Policies]:
+    """Plans that differ in a single map."""
+    for number, policy in enumerate(policies):
+        for other in allowed:
+            if other is not policy:
+                yield [*policies[:number], other, *policies[number + 1:]]
+
+
+def greedy(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
+    """The fastest plan that single changes of pure plans lead to; None if no pure plan fits."""
+    best: Decision | None = None
+    starts = [found for policies in _pure(chain, kind)
+              if (found := _best(chain, [policies], budget, rate)) is not None]
+    for start in starts:
+        one: Decision | None = start
+        while one is not None:
+            best = one if best is None or one.run.cycles < best.run.cycles else best
+            other = _best(chain, _changed(one.policies, KINDS[kind]), budget, rate, one)
+            one = None if other is one else other
+    return best
+
+
+def decide(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
+    """Policies of a chain: exhaustively up to :data:`EXHAUSTIVE` maps, else greedily."""
+    search = exhaustive if len(chain.maps) <= EXHAUSTIVE else greedy
+    return search(chain, budget=budget, rate=rate, kind=kind)
+
+
+#: End of the name of a buffer that backward makes again; the one without it has the same bits.
+AGAIN = " again"
+
+
+class _Touches(Protocol):
+    """A step, or an operation: names of the buffers that it touches."""
+
+    @property
+    def reads(self) -> tuple[str, ...]: ...
+
+    @property
+    def writes(self) -> tuple[str, ...]: ...
+
+
+class Saved:
+    """Maps that a program saves, and the steps that write and read them.
+
+    Parameters
+    ----------
+    steps : sequence
+        Steps in order, which have names of buffers as ``reads`` and ``writes``.
+    turn : str
+        Buffer that the last step of the loss writes.
+    vectors, given : collection of str
+        Buffers that are no maps, and those that are always there.
+    """
+
+    def __init__(self, steps: Sequence[_Touches], turn: str, *, vectors: Collection[str],
+                 given: Iterable[str] = ()):
+        self._steps = steps
+        #: Last step of the loss.
+        self.turn = max(number for number, step in enumerate(steps) if turn in step.writes)
+        self._writers: dict[str, list[int]] = {}
+        last: dict[str, int] = {}
+        for number, step in enumerate(steps):
+            for name in step.writes:
+                self._writers.setdefault(name, []).append(number)
+            last |= dict.fromkeys(step.reads, number)
+        across = [name for name, numbers in self._writers.items() if numbers[0] < self.turn < last.get(name, 0)]
+        ends = {name: max(number for number in self._writers[name] if number < self.turn) for name in across}
+        #: Names of the maps, in the order of forward.
+        self.maps = sorted((name for name in across if name not in vectors), key=lambda name: ends[name])
+        #: Buffers that are saved and are no maps.
+        self.beside = {name for name in across if name in vectors}
+        self._there = {*across, *given}
+        self._number = {name: number for number, name in enumerate(self.maps)}
+        self._begins = [0, *(ends[name] + 1 for name in self.maps)]
+        freed = [last[name] for name in self.maps]
+        self._lasts = [len(steps) - 1, *(max(freed[number:]) for number in range(1, len(freed)))]
+
+    @property
+    def loss(self) -> range:
+        """Steps between the last forward and the first backward."""
+        return range(self._begins[-1], self.turn + 1)
+
+    def forward(self, number: int) -> range:
+        """Steps of a map's forward, from the map before it on."""
+        return range(self._begins[number], self._begins[number + 1])
+
+    def backward(self, number: int) -> range:
+        """Steps of a map's backward, up to the last that reads it."""
+        behind = self._lasts[number + 1] if number + 1 < len(self._lasts) else self.turn
+        return range(behind + 1, self._lasts[number] + 1)
+
+    def again(self, name: str) -> list[int]:
+        """Steps that make a buffer again from what is saved and given, in an order in which they can run."""
+        found: list[int] = []
+        twin = name + AGAIN
+        for writer in self._writers[name if name in self._there or twin not in self._writers else twin]:
+            for read in self._steps[writer].reads:
+                if read not in self._there and read != name:
+                    found += [one for one in self.again(read) if one not in found]
+            found.append(writer)
+        return found
+
+    def earlier(self, steps: Iterable[int], number: int) -> tuple[int, ...]:
+        """Maps before a map that steps read."""
+        read = {self._number.get(name, number) for step in steps for name in self._steps[step].reads}
+        return tuple(sorted(one for one in read if one < number))
+
+    def chain(self, name: str, *, words: Callable[[str], int], cycles: Callable[[Sequence[int]], int],
+              multiplications: Callable[[int], int]) -> Chain:
+        """Chain of the maps, from the words of a buffer, the cycles of steps that run one behind the other, and the
+        multiply-adds of a step."""
+        maps = []
+        for number, one in enumerate(self.maps):
+            forward, backward, again = self.forward(number), self.backward(number), self.again(one)
+            maps.append(Map(
+                name=one, words=words(one), forward=cycles(forward), backward=cycles(backward), again=cycles(again),
+                multiplications=sum(map(multiplications, again)), sources=self.earlier(forward, number),
+                needs=self.earlier(again, number), reads=self.earlier(backward, number)))
+        return Chain(name, tuple(maps), loss=cycles(self.loss), loss_reads=self.earlier(self.loss, len(self.maps)))
+
+
+def chain_of(program: StepProgram, *, name: str, turn: str) -> Chain:
+    """Chain of what is written before the step which writes the buffer ``turn``, and read behind it."""
+    steps = program.steps
+    saved = Saved(steps, turn, given=program.given,
+                  vectors=[buffer for buffer, (_, columns) in program.shapes.items() if columns == 1])
+    return saved.chain(name, words=program.profile.words.__getitem__,
+                       cycles=lambda found: sum(steps[step].cycles for step in found),
+                       multiplications=lambda step: steps[step].multiplications)
+
+
+def layers_chain(count: int, *, width: int, examples: int, outputs: int = 10) -> Chain:
+    """Chain of equal layers, with a product forward and two backward, and an output layer at the turn."""
+    forward = product_cycles(examples, width, width)
+    one = Map(examples * width, forward, 2 * forward, examples * width ** 2)
+    return Chain(f"{count} maps of {width}, batch {examples}", (one,) * count,
+                 loss=product_cycles(examples, width, outputs, count=3))

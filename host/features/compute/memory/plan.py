@@ -1,0 +1,415 @@
+"""Plans of memory: a place for each buffer, so that buffers which are alive at the same time do not overlap.
+
+A buffer lives from the first operation that writes it to the last one that touches it, which is included. What the
+host gives before a pass, and takes behind it, are operations as well. Places follow from lifetimes:
+
+===========  ================================================================================================
+strict       by words descending, first use and number, the largest buffer that has no place opens a segment
+             above the last; each other one whose lifetime is disjoint from the opener's joins behind those
+             that have joined, as long as their words together are at most the opener's
+shared       the same, but a buffer joins at the lowest place of the segment that is free of others which are
+             alive with it
+lowest fit   in some order, each buffer goes to the lowest place that is free while it is alive
+search       the best lowest fit, in which buffers that touch the top are moved forward in the order
+===========  ================================================================================================
+
+Lists of instructions are programs of buffers as well (:class:`ListProgram`): what a list touches is read from its
+words by the golden engine. The words alone say what a program is: no part of the host that made them is asked.
+Operands in the activation memory become buffers by a map of places, so that the same lists at other places are the
+same program.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.choices import choice_error
+from hdl.features.compute.layer_list import BASE_BITS, Place
+from sim.golden.features.compute.compute import Engine, Instruction, Operand, sources
+
+__all__ = ["ORDERS", "ROUNDS", "Lifetime", "ListProgram", "Operation", "Places", "Plan", "PlanError", "Planned",
+           "Profile", "ProfileError", "Room", "live_words", "lowest_fit", "make_plan", "peak", "planned", "rooms_of",
+           "search", "shared", "strict"]
+
+
+class ProfileError(ValueError):
+    """Operations cannot be those of a program: a buffer is read before it is written, or has no words."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """Operation of a program."""
+
+    name: str
+    #: Names of buffers.
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Lifetime:
+    """Words that a buffer takes, and when."""
+
+    #: Number of the operation that writes the buffer first, and of the one behind the last that touches it.
+    first: int
+    end: int
+
+    words: int
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.first < 0 or self.end <= self.first:
+            raise ValueError(f"Lifetime must begin at 0 or later and end behind its begin, not "
+                             f"{(self.first, self.end)!r}")
+        if self.words < 1:
+            raise ValueError(f"Words of a buffer must be at least 1, not {self.words!r}")
+
+    def meets(self, other: "Lifetime") -> bool:
+        """Whether both buffers are alive at some operation."""
+        return self.first < other.end and other.first < self.end
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """Program whose buffers are known by name; ``ProfileError`` if an operation touches a buffer without words, or
+    reads one that nothing has written; or a buffer is never touched."""
+
+    #: Words of each buffer, by name.
+    words: Mapping[str, int]
+    operations: Sequence[Operation]
+
+    def __post_init__(self) -> None:
+        written: set[str] = set()
+        for operation in self.operations:
+            for name in (*operation.reads, *operation.writes):
+                if name not in self.words:
+                    raise ProfileError(f"Buffer {name} of {operation.name} must have a number of words")
+            for name in operation.reads:
+                if name not in written:
+                    raise ProfileError(f"Buffer {name} must be written before {operation.name} reads it")
+            written |= set(operation.writes)
+        for name in self.words:
+            if name not in written:
+                raise ProfileError(f"Buffer {name} must be written by some operation")
+
+    @functools.cached_property
+    def lifetimes(self) -> tuple[Lifetime, ...]:
+        """Lifetimes of all buffers, in the order of :attr:`words`."""
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for number, operation in enumerate(self.operations):
+            for name in operation.writes:
+                first.setdefault(name, number)
+            last |= dict.fromkeys((*operation.reads, *operation.writes), number)
+        return tuple(Lifetime(first[name], last[name] + 1, words, name) for name, words in self.words.items())
+
+    @property
+    def naive(self) -> int:
+        """Words of all buffers, each in a place of its own."""
+        return sum(self.words.values())
+
+    @property
+    def live(self) -> int:
+        """Most words that are alive at a time: no plan takes fewer."""
+        return live_words(self.lifetimes)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 of buffers and operations. Places do not change it, and neither do the names of operations."""
+        text = json.dumps([list(self.words.items()), [[one.reads, one.writes] for one in self.operations]])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def live_words(lifetimes: Sequence[Lifetime]) -> int:
+    """Most words that are alive at a time."""
+    begins = {one.first for one in lifetimes}
+    return max((sum(one.words for one in lifetimes if one.first <= time < one.end) for time in begins), default=0)
+
+
+Places = list[int]
+Buffers = Sequence[Lifetime]
+
+#: Orders of lowest fits: what buffers are sorted by. Buffers that are equal keep the order of their numbers.
+ORDERS: Mapping[str, Callable[[Lifetime], tuple[int, ...]]] = MappingProxyType({
+    "first use": lambda one: (one.first,),
+    "words": lambda one: (-one.words, one.first),
+    "words times lifetime": lambda one: (-one.words * (one.end - one.first), one.first),
+    "lifetime": lambda one: (one.first - one.end, one.first),
+})
+
+#: Orders that a search tries.
+ROUNDS = 2000
+
+
+class PlanError(ValueError):
+    """A program must not run under a plan."""
+
+
+def _ordered(buffers: Buffers, key: Callable[[Lifetime], tuple[int, ...]]) -> list[int]:
+    """Numbers of buffers, in an order of :data:`ORDERS`."""
+    return sorted(range(len(buffers)), key=lambda number: key(buffers[number]))
+
+
+def peak(buffers: Buffers, places: Sequence[int]) -> int:
+    """Words that a plan takes."""
+    return max((place + one.words for one, place in zip(buffers, places, strict=True)), default=0)
+
+
+def _lowest(one: Lifetime, others: Iterable[tuple[Lifetime, int]]) -> int:
+    """Lowest place that is free of the others which are alive with a buffer."""
+    place = 0
+    for other, base in sorted(((other, base) for other, base in others if other.meets(one)),
+                              key=lambda taken: taken[1]):
+        if place + one.words <= base:
+            break
+        place = max(place, base + other.words)
+    return place
+
+
+def _segments(buffers: Buffers, join: Callable[[Lifetime, Sequence[tuple[Lifetime, int]]], int]) -> Places:
+    """Places in segments that the largest buffers open; ``join`` gives the place of a guest in a segment."""
+    order = _ordered(buffers, ORDERS["words"])
+    places: dict[int, int] = {}
+    top = 0
+    for number in order:
+        if number in places:
+            continue
+        opener, guests = buffers[number], list[tuple[Lifetime, int]]()
+        places[number] = top
+        for other in (other for other in order if other not in places and not buffers[other].meets(opener)):
+            place = join(buffers[other], guests)
+            if place + buffers[other].words <= opener.words:
+                guests.append((buffers[other], place))
+                places[other] = top + place
+        top += opener.words
+    return [places[number] for number in range(len(buffers))]
+
+
+def strict(buffers: Buffers) -> Places:
+    """Places by the rule of sums."""
+    return _segments(buffers, lambda one, guests: sum(guest.words for guest, _ in guests))
+
+
+def shared(buffers: Buffers) -> Places:
+    """Places by the rule of guests that may share."""
+    return _segments(buffers, _lowest)
+
+
+def lowest_fit(buffers: Buffers, order: Iterable[int]) -> Places:
+    """Lowest free place of each buffer, in an order of their numbers."""
+    placed: list[tuple[Lifetime, int]] = []
+    places = [0] * len(buffers)
+    for number in order:
+        places[number] = _lowest(buffers[number], placed)
+        placed.append((buffers[number], places[number]))
+    return places
+
+
+def search(buffers: Buffers, *, seed: int = 0, rounds: int = ROUNDS) -> Places:
+    """Places of the best order that is found.
+
+    In each round a buffer that touches the top is moved forward in the order, to a random place; an order that takes
+    no more words than the one before is kept. The search ends at the bound, at which no plan takes fewer words.
+    """
+    orders = [_ordered(buffers, key) for key in ORDERS.values()]
+    found = [lowest_fit(buffers, order) for order in orders]
+    order, places = min(zip(orders, found, strict=True), key=lambda one: peak(buffers, one[1]))
+    best, words = places, peak(buffers, places)
+    bound, generator = live_words(buffers), np.random.default_rng(seed)
+    for _ in range(rounds):
+        if words == bound:
+            break
+        top = peak(buffers, places)
+        touching = [rank for rank, number in enumerate(order)
+                    if rank and places[number] + buffers[number].words == top]
+        if not touching:
+            break
+        rank = int(generator.choice(touching))
+        other = [*order]
+        other.insert(int(generator.integers(rank)), other.pop(rank))
+        tried = lowest_fit(buffers, other)
+        if peak(buffers, tried) <= top:
+            order, places = other, tried
+        if peak(buffers, places) < words:
+            best, words = places, peak(buffers, places)
+    return best
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """Places by one method."""
+
+    method: str
+    places: Places
+    #: Words that they take.
+    peak: int
+
+
+def planned(buffers: Buffers, *, seed: int = 0, rounds: int = ROUNDS) -> list[Planned]:
+    """Places by all methods: strict, shared, lowest fits, and a search."""
+    found = {"strict": strict(buffers), "shared": shared(buffers)}
+    found |= {f"lowest fit by {name}": lowest_fit(buffers, _ordered(buffers, key)) for name, key in ORDERS.items()}
+    found["search"] = search(buffers, seed=seed, rounds=rounds)
+    return [Planned(method, places, peak(buffers, places)) for method, places in found.items()]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Places of a program's buffers, which hold for this program alone."""
+
+    #: Digest of the program.
+    digest: str
+    method: str
+    #: Words and first word of each buffer, by name.
+    words: Mapping[str, int]
+    places: Mapping[str, int]
+
+    lifetimes: tuple[Lifetime, ...]
+
+    @property
+    def peak(self) -> int:
+        """Words that the plan takes."""
+        return max((self.places[name] + words for name, words in self.words.items()), default=0)
+
+    @property
+    def line(self) -> str:
+        """The plan in a line."""
+        naive = sum(self.words.values())
+        return (f"activations: planned, {self.peak:,} words ({self.method}), with a place for each buffer {naive:,}: "
+                f"{(naive - self.peak) / naive:.1%} fewer")
+
+    def check(self, profile: Profile, *, budget: int | None = None) -> None:
+        """Check that a program may run under the plan; ``PlanError`` if it is another program, or the plan takes more
+        words than there are."""
+        if profile.digest != self.digest:
+            raise PlanError(f"Program must be the one of its memory plan, {self.digest[:16]}, not "
+                            f"{profile.digest[:16]}{_difference(self.words, profile)}: plan its memory again")
+        if budget is not None and self.peak > budget:
+            raise PlanError(f"Memory plan must take at most the {budget:,} words there are, not {self.peak:,}")
+
+
+def _difference(words: Mapping[str, int], profile: Profile) -> str:
+    """The first buffer that two programs do not share, for a message."""
+    for name in itertools.chain(words, profile.words):
+        if words.get(name) != profile.words.get(name):
+            one, other = (f"{count:,} words" if count else "none" for count in (words.get(name),
+                                                                                 profile.words.get(name)))
+            return f" (buffer {name}: planned {one}, used {other})"
+    return " (the same buffers, in other operations)"
+
+
+def make_plan(profile: Profile, *, method: str | None = None, seed: int = 0, rounds: int = ROUNDS) -> Plan:
+    """Plan of a program: by one method, or by the one that takes the fewest words.
+
+    Of methods that take equally many, lowest fits come first, then the search and the rules of segments.
+    """
+    found = {one.method: one for one in planned(profile.lifetimes, seed=seed, rounds=rounds)}
+    if method is not None and method not in found:
+        raise ValueError(choice_error("Method of a plan", found, method))
+    preferred = sorted(found.values(), key=lambda one: one.method in ("strict", "shared"))
+    chosen = found[method] if method is not None else min(preferred, key=lambda one: one.peak)
+    return Plan(digest=profile.digest, method=chosen.method, words=dict(profile.words), lifetimes=profile.lifetimes,
+                places=dict(zip(profile.words, chosen.places, strict=True)))
+
+
+#: Elements of weights and of gradients: all that an operand can address.
+_ELEMENTS = 1 << BASE_BITS
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """Place of a buffer, and the operations in which it is there."""
+
+    base: int
+    words: int
+    #: Operations as of :class:`~host.features.compute.memory.plan.Lifetime`; by default all.
+    first: int = 0
+    end: int | None = None
+
+    def has(self, operand: Operand, number: int) -> bool:
+        """Whether an operand of an operation lies in it."""
+        return (self.first <= number and (self.end is None or number < self.end)
+                and self.base <= operand.base and operand.end <= self.base + self.words)
+
+
+def rooms_of(plan: Plan) -> dict[str, Room]:
+    """Places of a plan's buffers while they are alive, by name."""
+    return {one.name: Room(plan.places[one.name], one.words, one.first, one.end) for one in plan.lifetimes}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ListProgram:
+    """Lists of a pass, as they are written to the activation memory."""
+
+    #: All lists, one behind the other.
+    words: npt.NDArray[np.uint32]
+    #: Address of the first one.
+    base: int
+    #: Address of each list, in the order in which they run.
+    starts: Sequence[int]
+    #: Most examples of a command.
+    examples: int
+    #: Buffers that the host writes before the pass, and those that it reads behind it. What it has given is still
+    #: there then, so that a pass can be done again.
+    given: Sequence[str]
+    taken: Sequence[str]
+    #: Elements by which what is given lies further on than a map says.
+    further: int = 0
+
+    @property
+    def end(self) -> int:
+        """Address behind the last list."""
+        return self.base + len(self.words)
+
+    def lists(self, engine: Engine) -> Iterator[list[Instruction]]:
+        """Instructions of each list, in the order in which they run; ``PlanError`` if an instruction is wrong."""
+        activations = np.zeros(self.base + len(self.words), np.uint32)
+        activations[self.base:] = self.words
+        elsewhere = np.broadcast_to(np.uint32(0), _ELEMENTS)
+        memories = {Place.ACTIVATIONS: activations, Place.WEIGHTS: elsewhere, Place.GRADIENTS: elsewhere}
+        for start in self.starts:
+            instructions, wrong = engine.check(memories, base=start, length=self.examples)
+            if wrong is not None:
+                raise PlanError(f"List at {start:,} must be one that nodes run, and its instruction {wrong} is wrong")
+            yield list(instructions)
+
+    def profile(self, rooms: Mapping[str, Room], engine: Engine) -> Profile:
+        """Program of buffers that lie in given rooms; instructions that touch none are left out. ``PlanError`` if an
+        instruction is wrong, or touches what is not in one room."""
+        operations = [Operation("the host gives", writes=tuple(self.given))]
+        for instruction in itertools.chain(*self.lists(engine)):
+            sides = [[one for one in side if self._is_buffer(one)]
+                     for side in (sources(instruction), instruction.targets)]
+            if any(sides):
+                number = len(operations)
+                operations.append(Operation(f"operation {number}", *(
+                    tuple(sorted({self._room(one, number, rooms) for one in side})) for side in sides)))
+        operations.append(Operation("the host takes", reads=(*self.given, *self.taken)))
+        return Profile({name: room.words for name, room in rooms.items()}, operations)
+
+    def check(self, plan: Plan, engine: Engine) -> None:
+        """Check that the lists are the program of a plan, and that its buffers end below them; ``PlanError`` if they
+        are another program, or the plan takes the words of the lists."""
+        plan.check(self.profile(rooms_of(plan), engine), budget=self.base - self.further)
+
+    def _is_buffer(self, operand: Operand) -> bool:
+        """Whether an operand is of activations, and not of what lies with the lists, as indices of centroids do."""
+        return operand.place is Place.ACTIVATIONS and not (self.base <= operand.base and operand.end <= self.end)
+
+    def _room(self, operand: Operand, number: int, rooms: Mapping[str, Room]) -> str:
+        """Name of the buffer that an operand lies in."""
+        near = dataclasses.replace(operand, base=operand.base - self.further)
+        found = [name for name, room in rooms.items()
+                 if room.has(near if name in self.given else operand, number)]
+        if len(found) != 1:
+            where = " and ".join(found) if found else "none"
+            raise PlanError(f"Operation {number} must touch one buffer of the memory plan with words "
+                            f"{operand.base:,} to {operand.end:,}, not {where}: plan its memory again")
+        return found[0]

@@ -1,0 +1,134 @@
+"""Programs whose steps are described one by one, each with its operands, its function and its modelled cycles.
+
+From the description follow buffers and a plan (:mod:`host.features.compute.memory.plan`), and it can be carried out
+in a memory of as many words as the plan takes: then every number that a step reads comes from a place of the plan.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.features.compute.memory.plan import Operation, Profile
+
+__all__ = ["LANES", "PASS", "PRODUCT", "UNITS", "Step", "StepProgram", "pass_cycles", "perceptron_profile",
+           "product_cycles"]
+
+Array = npt.NDArray[np.float32]
+
+#: Multiply-adds per cycle of products, elements per cycle of passes, and the cycles that either takes beside them.
+UNITS, LANES, PRODUCT, PASS = 16, 4, 96, 14
+
+
+def product_cycles(*sizes: int, count: int = 1) -> int:
+    """Modelled cycles of matrix products of the same sizes."""
+    return count * (math.prod(sizes) // UNITS + PRODUCT)
+
+
+def pass_cycles(words: int) -> int:
+    """Modelled cycles of an element-wise pass, or of sums, over so many words."""
+    return -(-words // LANES) + PASS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Step:
+    """Step of a program."""
+
+    name: str
+    #: Names of buffers.
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    #: Takes what is read, and returns the array that is written, or None.
+    function: Callable[..., Any]
+    #: First column that is written, and the one behind the last; by default all are.
+    columns: tuple[int, int] | None = None
+    #: Whether each element depends on one element of the first operand, so that it may take its place.
+    elementwise: bool = False
+    cycles: int = 0
+    multiplications: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class StepProgram:
+    """Steps in order."""
+
+    #: Rows and columns of each buffer.
+    shapes: Mapping[str, tuple[int, int]]
+    steps: Sequence[Step]
+    #: Buffers that the host writes before the first step, and reads behind the last; those that are given as well.
+    given: Sequence[str] = ()
+    taken: Sequence[str] = ()
+    #: Buffers that have taken the place of another one.
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def profile(self) -> Profile:
+        """Buffers and operations."""
+        words = {name: math.prod(shape) for name, shape in self.shapes.items() if name not in self.aliases}
+        return Profile(words, [
+            Operation("the host gives", writes=tuple(self.given)),
+            *(Operation(step.name, self._named(step.reads), self._named(step.writes)) for step in self.steps),
+            Operation("the host takes", reads=(*self.given, *self.taken))])
+
+    def in_place(self) -> "StepProgram":
+        """The same steps, of which those that are element-wise write over their first operand where it is not needed
+        any more."""
+        last = {name: number for number, step in enumerate(self.steps) for name in (*step.reads, *step.writes)}
+        last |= dict.fromkeys((*self.given, *self.taken), len(self.steps))
+        aliases: dict[str, str] = {}
+        for number, step in enumerate(self.steps):
+            if step.elementwise:
+                source, (target,) = step.reads[0], step.writes
+                if last[source] == number and self.shapes[source] == self.shapes[target]:
+                    aliases[target] = aliases.get(source, source)
+        return dataclasses.replace(self, aliases=aliases)
+
+    def run(self, places: Mapping[str, int], given: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
+        """Carry the steps out in a memory of just the words that places need, and return what the host takes."""
+        words = self.profile.words
+        memory = np.full(max(places[name] + count for name, count in words.items()), np.nan, np.float32)
+
+        def view(name: str) -> Array:
+            shape, base = self.shapes[name], places[self.aliases.get(name, name)]
+            return memory[base:base + math.prod(shape)].reshape(shape)
+
+        for name in self.given:
+            view(name)[...] = given[name]
+        for step in self.steps:
+            result = step.function(*map(view, step.reads))
+            for name in step.writes:
+                view(name)[:, slice(*step.columns or (None,))] = result
+        return {name: view(name).copy() for name in self.taken}
+
+    def _named(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.aliases.get(name, name) for name in names))
+
+
+def perceptron_profile(widths: Sequence[int], examples: int) -> Profile:
+    """Buffers of a perceptron of the given widths, inputs and outputs included, for comparison.
+
+    Softmax, loss and gradient are operations of their own. The lists of :mod:`host.features.compute.lists` have one
+    instruction for the three, rows of whole memory rows, and a buffer of the loss. A product's bias and ReLU are part
+    of it, forward, and the ReLU's gate backward. Gradients of parameters lie elsewhere.
+    """
+    count = len(widths) - 1
+    outputs = ["inputs", *(f"output {number}" for number in range(1, count + 1))]
+    words = {name: examples * width for name, width in zip(outputs, widths, strict=True)}
+    words |= {"labels": examples, "softmax": examples * widths[-1]}
+    words |= {f"gradient {number}": examples * widths[number] for number in range(count, 0, -1)}
+    operations = [Operation("the host gives", writes=("inputs", "labels"))]
+    operations += [Operation(f"forward {after}", (before,), (after,))
+                   for before, after in itertools.pairwise(outputs)]
+    operations += [Operation("softmax", (outputs[-1],), ("softmax",)),
+                   Operation("cross-entropy", ("softmax", "labels"), (f"gradient {count}",))]
+    for number in range(count, 0, -1):
+        reads = (outputs[number - 1], f"gradient {number}")
+        operations.append(Operation(f"weights {number}", reads))
+        if number > 1:
+            operations.append(Operation(f"backward {number}", reads, (f"gradient {number - 1}",)))
+    return Profile(words, operations)

@@ -1,0 +1,643 @@
+"""Lists of instructions for the text model (:mod:`host.models.transformer`), one sequence at a time, or more.
+
+Sequences that are run together are a group, whose rows lie one below the other: a product of all is one instruction,
+and its sums are in the order of sequences one by one. A group is run by the lists of ``forward``, which end with the
+cross-entropy, and by those of ``first`` or ``further``: backward for the first group of a node's share, which begins
+the gradients, and for each other one, which adds to them. All rows of the context are computed. Those behind the end
+of a sequence have character 0 and the label PADDING, by which the rows of their gradients are zeros.
+
+Tokens, labels and the loss of each sequence lie behind the lists, and are addressed by ``state_base`` of the command:
+one list serves all groups. Buffers of a group are planned from the instructions, as those of a perceptron are
+(:mod:`host.features.compute.lists`). For row owners what lies behind the lists has number 1, and buffers those from 2
+on.
+
+:class:`TextOperations` takes lists apart: the buffers that each instruction touches, and its words at other places.
+The words of the lists alone say what they do. Instructions that touch no buffer, as that which clears gradients,
+belong to the next one that does: so both lists of backward have the same operations. :class:`ListCycles` has their
+cycles.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.features.compute.engine import COLUMNS
+from hdl.features.compute.layer_list import (
+    BASE_BITS,
+    INSTRUCTION_WORDS,
+    MOST_INSTRUCTIONS,
+    OWNER_BITS,
+    Initial,
+    Kind,
+    Place,
+    RowFunction,
+    VectorProgram,
+    gemm_layout,
+    operand_layout,
+    row_layout,
+    vector_layout,
+)
+from hdl.features.compute.memory_access import MemoryAccess
+from hdl.group import GROUP
+from host.features.compute.instructions import (
+    Array,
+    Buffers,
+    Matrix,
+    Products,
+    Words,
+    at,
+    best_factors,
+    ended,
+    numbered,
+    up,
+)
+from host.features.compute.memory.chain import AGAIN, Chain, Saved
+from host.features.compute.memory.plan import ListProgram, Plan, Room, make_plan, rooms_of
+from host.models.layers import ALTERNATIVE, EPSILON
+from host.models.transformer import Transformer, TransformerConfig
+from sim.golden.features.compute import gemm, layer_list, row_unit
+from sim.golden.features.compute.compute import Centroid, Engine, Gemm, Instruction, Operand, Vector, pack, sources
+from sim.golden.features.compute.gemm import GemmJob
+from sim.golden.features.compute.row_cycles import RowCycles
+from sim.golden.features.compute.vector_cycles import VectorCycles
+
+__all__ = ["ListCycles", "Operation", "TextLists", "TextOperations", "compile_text", "cut_lists", "engine_of"]
+
+
+def _bits(number: float) -> int:
+    return int(np.float32(number).view(np.uint32))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class TextLists:
+    """Lists of the text model."""
+
+    #: All lists, and zeros in the place of the sequences' tokens, labels and losses.
+    words: Words
+    #: Address of the first list.
+    base: int
+    #: Addresses of lists: forward and losses; and backward, of a share's first group and of the others.
+    forward: tuple[int, ...]
+    first: tuple[int, ...]
+    further: tuple[int, ...]
+    #: Address of the first sequence's tokens; labels and the loss are behind them.
+    data: int
+    #: Tokens, and labels, of a sequence.
+    context: int
+    #: Most sequences of a share.
+    sequences: int
+    #: Sequences of a group.
+    together: int
+    plan: Plan
+    #: Multiply-adds of a sequence, but for sums of columns.
+    multiplications: int
+
+    @property
+    def stride(self) -> int:
+        """Elements from one sequence's tokens to those of the next."""
+        return _stride(self.context)
+
+    @property
+    def end(self) -> int:
+        """Words of the activation memory that are used."""
+        return self.base + len(self.words)
+
+    @property
+    def programs(self) -> list[ListProgram]:
+        """Lists of a group: of the first, and of each other one."""
+        return [ListProgram(words=self.words, base=self.base, starts=(*self.forward, *backward),
+                            examples=self.context, given=(), taken=())
+                for backward in (self.first, self.further)]
+
+
+def _stride(context: int) -> int:
+    return up(2 * context + 1, GROUP)
+
+
+class _Compiler:
+    """Instructions of a group, one behind the other."""
+
+    def __init__(self, config: TransformerConfig, *, together: int, buffers: Buffers, product: Products, data: int,
+                 further: bool, scaled_again: bool):
+        self._config = config
+        self._sequences = range(together)
+        self._rows = together * config.context
+        self._buffers = buffers
+        self._product = product
+        self._data = data
+        self._further = further
+        self._again = scaled_again
+        model = Transformer(config)
+        #: Numbers of the parameters, in their shapes.
+        self._numbers = model.views(np.arange(model.size, dtype=np.float64))
+        self.listed: list[Words] = []
+
+    # Operands.
+
+    def _weights(self, layer: str, name: str) -> Matrix:
+        """Parameters; a vector has a stride of 0."""
+        numbers = self._numbers[layer][name]
+        return at(Place.WEIGHTS, int(numbers.flat[0])), numbers.shape[1] if numbers.ndim > 1 else 0
+
+    def _gradient(self, layer: str, name: str) -> Matrix:
+        """Gradient of parameters; that of a vector is one row."""
+        numbers = self._numbers[layer][name]
+        return at(Place.GRADIENTS, int(numbers.flat[0])), numbers.shape[-1]
+
+    def _given(self, sequence: int, offset: int = 0) -> dict[str, int]:
+        """Operand that lies so many elements behind the begin of a sequence's tokens."""
+        base = self._data + sequence * _stride(self._config.context) + offset
+        return at(Place.ACTIVATIONS, base, relative=True, owner=numbered(0))
+
+    # Instructions.
+
+    def _row(self, function: RowFunction, rows: int, columns: int, *, count: int = 0, factor: float = 0,
+             epsilon: float = 0, **operands: Matrix) -> None:
+        """Add a function of rows, whose operands come with strides."""
+        fields: dict[str, Any] = {name: operand for name, (operand, _) in operands.items()}
+        fields |= {f"stride_{name}": stride for name, (_, stride) in operands.items()
+                   if name not in ("scale", "shift", "deviation")}
+        self.listed.append(pack(row_layout(), {
+            "kind": Kind.ROWS, "function": function, "started": int("start" in operands), "rows": rows,
+            "columns": columns, "count": count, "factor": _bits(factor), "epsilon": _bits(epsilon), **fields}))
+
+    def _multiply(self, sizes: tuple[int, int, int], **options: Any) -> None:
+        """Add a product."""
+        self.listed.append(self._product(sizes, **options))
+
+    def _accumulate(self, sizes: tuple[int, int, int], *, c: Matrix, **options: Any) -> None:
+        """Add a product that is, or is added to, a gradient."""
+        more = {"initial": Initial.MATRIX, "start": c} if self._further else {}
+        self._multiply(sizes, c=c, **more, **options)
+
+    def _sums(self, x: Matrix, columns: int, layer: str, name: str) -> None:
+        """Add the sums of the columns of a matrix, which are the gradient of a vector."""
+        self._accumulate((1, self._rows, columns), a=(at(Place.ONES, 0), 0), b=x, c=self._gradient(layer, name))
+
+    def forward(self) -> None:
+        """Add all instructions up to the loss."""
+        config, buffers, rows = self._config, self._buffers, self._rows
+        buffers.new("x 0", rows, config.width)
+        for sequence in self._sequences:
+            self._row(RowFunction.GATHER, config.context, config.width, count=config.characters,
+                      y=(self._given(sequence), 1), x=self._weights("embedding", "character"),
+                      start=self._weights("embedding", "position"), target=self._part("x 0", (sequence, 0)))
+        self._norm("norm_0", x="x 0")
+        for n in range(config.layers):
+            self._attend(n)
+            self._norm(f"feed_norm_{n}", x=f"outward {n}", start=f"x {2 * n}", third=f"x {2 * n + 1}")
+            self._linear(f"rise_{n}", f"scaled feed_norm_{n}", relu=1)
+            self._linear(f"fall_{n}", f"rise_{n}")
+            self._norm(f"norm_{n + 1}" if n + 1 < config.layers else "norm", x=f"fall_{n}", start=f"x {2 * n + 1}",
+                       third=f"x {2 * n + 2}")
+        self._linear("output", "scaled norm")
+        buffers.new("d output", rows, config.characters)
+        for sequence in self._sequences:
+            source, stride = self._part("output", (sequence, 0))
+            target, _ = self._part("d output", (sequence, 0))
+            self.listed.append(pack(vector_layout(), {
+                "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": config.context,
+                "columns": config.characters, "source": source, "stride_source": stride,
+                "labels": self._given(sequence, config.context), "stride_labels": 1, "target": target,
+                "stride_target": stride, "loss": self._given(sequence, 2 * config.context)}))
+
+    def _norm(self, name: str, *, x: str, start: str | None = None, third: str | None = None) -> None:
+        """Add a layer norm, of a sum that is kept if there is a ``start``."""
+        rows, width, buffers = self._rows, self._config.width, self._buffers
+        found: dict[str, Any] = {"x": buffers[x], "deviation": buffers.new(f"deviation {name}", 1, rows),
+                 "second": buffers.new(f"normal {name}", rows, width),
+                 "target": buffers.new(f"scaled {name}", rows, width)}
+        if start is not None and third is not None:
+            found |= {"start": buffers[start], "third": buffers.new(third, rows, width)}
+        self._row(RowFunction.NORM, rows, width, scale=self._weights(name, "scale"), epsilon=EPSILON,
+                  shift=self._weights(name, "shift"), factor=1 / width, **found)
+
+    def _linear(self, name: str, x: str, *, relu: int = 0) -> None:
+        outputs, inputs = self._numbers[name]["weight"].shape
+        self._multiply((self._rows, inputs, outputs), transpose_b=1, initial=Initial.MATRIX, relu=relu,
+                       a=self._buffers[x], b=self._weights(name, "weight"), start=self._weights(name, "bias"),
+                       c=self._buffers.new(name, self._rows, outputs))
+
+    @property
+    def _size(self) -> int:
+        """Width of a head."""
+        return self._config.width // self._config.heads
+
+    @property
+    def _gain(self) -> float:
+        return 1 / math.sqrt(self._size)
+
+    @property
+    def _heads(self) -> list[tuple[int, int]]:
+        """Each head of each sequence: number of the sequence, and of the head."""
+        return list(itertools.product(self._sequences, range(self._config.heads)))
+
+    def _part(self, name: str, one: tuple[int, int], part: int = 0) -> Matrix:
+        """Queries (0), keys (1) or values (2) of a head, or its part of another matrix: from 0 on, the sequence's."""
+        (sequence, head), stride = one, self._buffers[name][1]
+        return self._buffers.part(name, sequence * self._config.context * stride + part * self._config.width
+                                  + head * self._size)
+
+    def _of(self, name: str, one: tuple[int, int]) -> Matrix:
+        """Rows of a head, of those that lie one below the other."""
+        (sequence, head), stride = one, self._buffers[name][1]
+        return self._buffers.part(name, (sequence * self._config.heads + head) * self._config.context * stride)
+
+    def _attend(self, n: int) -> None:
+        """Add the attention of a layer, up to the product with its outward matrix."""
+        config, buffers, rows, name = self._config, self._buffers, self._rows, f"attention_{n}"
+        width, size, context = config.width, self._size, config.context
+        self._multiply((rows, width, 3 * width), a=buffers[f"scaled norm_{n}"], b=self._weights(name, "inward"),
+                       c=buffers.new(f"parts {n}", rows, 3 * width))
+        buffers.new(f"scores {n}", config.heads * rows, context)
+        for head in self._heads:
+            self._multiply((context, size, context), transpose_b=1, a=self._part(f"parts {n}", head),
+                           b=self._part(f"parts {n}", head, 1), c=self._of(f"scores {n}", head), scaled=1, masked=1,
+                           triangle=1, scale=_bits(self._gain), alternative=_bits(ALTERNATIVE))
+        source, stride = buffers[f"scores {n}"]
+        target, _ = buffers.new(f"weights {n}", config.heads * rows, context)
+        self.listed.append(pack(vector_layout(), {
+            "kind": Kind.VECTOR, "function": VectorProgram.SOFTMAX, "rows": config.heads * rows, "columns": context,
+            "source": source, "stride_source": stride, "target": target, "stride_target": stride}))
+        buffers.new(f"heads {n}", rows, width)
+        for head in self._heads:
+            self._multiply((context, context, size), a=self._of(f"weights {n}", head),
+                           b=self._part(f"parts {n}", head, 2), c=self._part(f"heads {n}", head))
+        self._multiply((rows, width, width), a=buffers[f"heads {n}"], b=self._weights(name, "outward"),
+                       c=buffers.new(f"outward {n}", rows, width))
+
+    def backward(self) -> None:
+        """Add all instructions behind the loss."""
+        config, embedding = self._config, self._gradient("embedding", "character")
+        if not self._further:  # positions lie behind the characters
+            self._row(RowFunction.CLEAR, config.characters + config.context, config.width, target=embedding)
+        self._linear_back("output", "scaled norm", "d output", "d scaled norm")
+        upstream = f"d x {2 * config.layers}"
+        self._norm_back("norm", upstream)
+        for n in reversed(range(config.layers)):
+            self._linear_back(f"fall_{n}", f"rise_{n}", upstream, f"d rise_{n}", gate=True)
+            self._linear_back(f"rise_{n}", f"scaled feed_norm_{n}", f"d rise_{n}", f"d scaled feed_norm_{n}")
+            upstream = self._norm_back(f"feed_norm_{n}", f"d x {2 * n + 1}", start=upstream)
+            self._attend_back(n, upstream)
+            upstream = self._norm_back(f"norm_{n}", f"d x {2 * n}", start=upstream)
+        positions = self._gradient("embedding", "position")
+        for sequence in self._sequences:
+            self._row(RowFunction.SCATTER, config.context, config.width, count=config.characters,
+                      y=(self._given(sequence), 1), x=self._part(upstream, (sequence, 0)), target=embedding)
+            self._row(RowFunction.ADD, config.context, config.width, x=self._part(upstream, (sequence, 0)),
+                      start=positions, target=positions)
+
+    def _scaled(self, x: str) -> str:
+        """Scaled rows of a layer norm for a gradient: those of forward, or others."""
+        if not self._again or not x.startswith("scaled "):
+            return x
+        name, rows, width = x.removeprefix("scaled "), self._rows, self._config.width
+        self._row(RowFunction.SCALE, rows, width, x=self._buffers[f"normal {name}"],
+                  scale=self._weights(name, "scale"), shift=self._weights(name, "shift"),
+                  target=self._buffers.new(f"{x} again", rows, width))
+        return f"{x} again"
+
+    def _linear_back(self, name: str, x: str, upstream: str, inward: str, *, gate: bool = False) -> None:
+        """Add the gradients of a linear layer, and that of its input."""
+        (outputs, inputs), buffers, rows = self._numbers[name]["weight"].shape, self._buffers, self._rows
+        self._accumulate((outputs, rows, inputs), transpose_a=1, a=buffers[upstream], b=buffers[self._scaled(x)],
+                         c=self._gradient(name, "weight"))
+        self._sums(buffers[upstream], outputs, name, "bias")
+        self._multiply((rows, outputs, inputs), a=buffers[upstream], b=self._weights(name, "weight"),
+                       c=buffers.new(inward, rows, inputs), gate=buffers[x] if gate else None)
+
+    def _norm_back(self, name: str, target: str, *, start: str | None = None) -> str:
+        """Add the gradients of a layer norm, and that of its input, which is added to ``start``; return its name."""
+        buffers, rows, width = self._buffers, self._rows, self._config.width
+        upstream, products = f"d scaled {name}", f"products {name}"
+        added: dict[str, Any] = {} if start is None else {"start": buffers[start]}
+        self._row(RowFunction.NORM_BACK, rows, width, x=buffers[upstream], y=buffers[f"normal {name}"],
+                  scale=self._weights(name, "scale"), deviation=buffers[f"deviation {name}"], factor=1 / width,
+                  second=buffers.new(products, rows, width), target=buffers.new(target, rows, width), **added)
+        self._sums(buffers[products], width, name, "scale")
+        self._sums(buffers[upstream], width, name, "shift")
+        return target
+
+    def _attend_back(self, n: int, upstream: str) -> None:
+        """Add the gradients of a layer's attention, and that of its input."""
+        config, buffers, rows, name = self._config, self._buffers, self._rows, f"attention_{n}"
+        width, size, context = config.width, self._size, config.context
+        parts, weights, towards = f"parts {n}", f"weights {n}", f"d heads {n}"
+        self._accumulate((width, rows, width), transpose_a=1, a=buffers[f"heads {n}"], b=buffers[upstream],
+                         c=self._gradient(name, "outward"))
+        self._multiply((rows, width, width), transpose_b=1, a=buffers[upstream], b=self._weights(name, "outward"),
+                       c=buffers.new(towards, rows, width))
+        buffers.new(f"d weights {n}", config.heads * rows, context)
+        for head in self._heads:
+            self._multiply((context, size, context), transpose_b=1, a=self._part(towards, head),
+                           b=self._part(parts, head, 2), c=self._of(f"d weights {n}", head))
+        buffers.new(f"d parts {n}", rows, 3 * width)
+        for head in self._heads:
+            self._multiply((context, context, size), transpose_a=1, a=self._of(weights, head),
+                           b=self._part(towards, head), c=self._part(f"d parts {n}", head, 2))
+        scores = f"d scores {n}"
+        self._row(RowFunction.SOFTMAX_BACK, config.heads * rows, context, x=buffers[f"d weights {n}"],
+                  y=buffers[weights], target=buffers.new(scores, config.heads * rows, context), factor=self._gain)
+        for head in self._heads:
+            self._multiply((context, context, size), a=self._of(scores, head), b=self._part(parts, head, 1),
+                           c=self._part(f"d parts {n}", head))
+            self._multiply((context, context, size), transpose_a=1, a=self._of(scores, head),
+                           b=self._part(parts, head), c=self._part(f"d parts {n}", head, 1))
+        self._accumulate((width, rows, 3 * width), transpose_a=1, a=buffers[self._scaled(f"scaled norm_{n}")],
+                         b=buffers[f"d parts {n}"], c=self._gradient(name, "inward"))
+        self._multiply((rows, 3 * width, width), transpose_b=1, a=buffers[f"d parts {n}"],
+                       b=self._weights(name, "inward"), c=buffers.new(f"d scaled norm_{n}", rows, width))
+
+
+def _compiled(config: TransformerConfig, product: Products, together: int, plan: Plan | None, scaled_again: bool,
+              data: int) -> tuple[dict[str, list[Words]], dict[str, Room], int]:
+    """Lists whose sequences lie at an address, by name; the places of the buffers, and their end."""
+    lists: dict[str, list[Words]] = {}
+    for further in (False, True):
+        buffers = Buffers(product.array.lanes, plan)
+        compiler = _Compiler(config, together=together, buffers=buffers, product=product, data=data, further=further,
+                             scaled_again=scaled_again)
+        compiler.forward()
+        lists["forward"], compiler.listed = cut_lists(compiler.listed), []
+        compiler.backward()
+        lists["further" if further else "first"] = cut_lists(compiler.listed)
+    return lists, buffers.rooms, buffers.end
+
+
+def cut_lists(instructions: Sequence[Words]) -> list[Words]:
+    """Lists that are no longer than nodes can run."""
+    most = MOST_INSTRUCTIONS - 1
+    return [ended(instructions[first:first + most]) for first in range(0, len(instructions), most)]
+
+
+def compile_text(config: TransformerConfig, *, array: Array, sequences: int, words: int, together: int = 1,
+                 factors: Callable[..., Mapping[str, int]] = best_factors, scaled_again: bool = False) -> TextLists:
+    """Make the lists of the text model; ``ValueError`` if nodes cannot compute it, or have no room for so many
+    sequences.
+
+    Parameters
+    ----------
+    sequences : int
+        Most sequences of a node in a step.
+    words : int
+        Elements of the activation memory.
+    together : int
+        Sequences of a group. The last one of a share that is no multiple of it is filled up with padding.
+    scaled_again : bool
+        Whether layer norms keep their normal rows alone, which are scaled again in backward.
+    """
+    for name, size in (("Width of a head", config.width // config.heads), ("Hidden width", config.hidden),
+                       ("Characters", config.characters)):
+        if size % array.lanes:
+            raise ValueError(f"{name} must be a multiple of the {array.lanes} lanes of nodes that compute, not "
+                             f"{size}")
+    for name, size in (("Characters", config.characters), ("Width", config.width), ("Context", config.context)):
+        if size > COLUMNS:
+            raise ValueError(f"{name} must be at most {COLUMNS} on nodes that compute, not {size}")
+    product = Products(array=array, factors=functools.cache(factors), length=config.context)
+    compiled = functools.partial(_compiled, config, product, together, scaled_again=scaled_again)
+
+    def placed(plan: Plan, base: int) -> TextLists:
+        """Lists from an address on, with the sequences behind them."""
+        found, _, _ = compiled(plan, data=base + length)
+        starts = {}
+        end = base
+        for name, lists in found.items():
+            *ahead, end = itertools.accumulate(map(len, lists), initial=end)
+            starts[name] = tuple(ahead)
+        words = np.concatenate([*itertools.chain(*found.values()),
+                                np.zeros(up(sequences, together) * _stride(config.context), np.uint32)])
+        return TextLists(words=words, base=base, data=end, context=config.context, sequences=sequences,
+                         together=together, plan=plan, multiplications=_multiplications(config), **starts)
+
+    sized, rooms, sized_end = compiled(None, data=0)
+    length = sum(map(len, itertools.chain(*sized.values())))
+    apart = placed(Plan(digest="", method="apart", words={}, lifetimes=(), places={
+        name: room.base for name, room in rooms.items()}), sized_end)
+    plan = make_plan(apart.programs[0].profile(rooms, engine_of(array)))
+    lists = placed(plan, plan.peak)
+    if lists.end > words:
+        raise ValueError(f"{sequences} sequences of nodes that compute need {lists.end:,} elements of the activation "
+                         f"memory, with lists, which has {words:,}: take smaller batches")
+    return lists
+
+
+def engine_of(array: Array) -> Engine:
+    """Golden engine that runs such lists."""
+    return array.engine(scale_mask=True, sequences=True)
+
+
+def _multiplications(config: TransformerConfig) -> int:
+    """Multiply-adds of a sequence in matrix products, but for sums of columns."""
+    width, rows = config.width, config.context
+    layer = rows * width * (4 * width + 2 * config.hidden) + 2 * rows * rows * width
+    return 3 * (config.layers * layer + rows * width * config.characters)
+
+
+class ListCycles:
+    """Model of an engine.
+
+    Parameters
+    ----------
+    length : int
+        Length of the command.
+    words : int
+        Elements of the activation memory.
+    characters : sequence of int
+        Numbers that GATHER and SCATTER find; repeated ones take longer. By default all differ.
+    scale_mask : bool
+        Whether products scale and mask.
+    vector : VectorCycles, optional
+        Model of the vector unit; by default of one with a pipeline for each lane.
+    """
+
+    def __init__(self, array: Array, *, length: int, words: int, characters: Sequence[int] | None = None,
+                 scale_mask: bool = True, vector: VectorCycles | None = None):
+        self._lanes = array.lanes
+        self._length = length
+        self._rows = words // array.lanes
+        self._characters = np.array(range(length) if characters is None else characters, np.uint32)
+        self._product = dataclasses.replace(array.model, scale_mask=scale_mask)
+        self._vector = vector or VectorCycles(units=array.lanes)
+        self._function = RowCycles(lanes=array.lanes)
+        self._known: dict[tuple[Any, ...], int] = {}
+
+    def instruction(self, instruction: Instruction) -> tuple[str, int]:
+        """The unit of an instruction, or a part of its work, and cycles."""
+        fields = layer_list.job(instruction, lanes=self._lanes, memory_rows=self._rows)
+        match instruction:
+            case Gemm():
+                fields.pop("scale_mask")
+                given: dict[str, Any] = {name: gemm.Matrix(**one) if isinstance(one, dict) else one
+                                         for name, one in fields.items()}
+                job = GemmJob(**given)
+                key = tuple((name, one.stride > 0 if isinstance(one, gemm.Matrix) else one, getattr(one, "place", 0))
+                            for name, one in vars(job).items())
+                if key not in self._known:
+                    self._known[key] = self._product.cycles(job)
+                return "products" if job.a.place != Place.ONES else "sums", self._known[key]
+            case Vector():
+                softmax = instruction.labels is None
+                return "softmax" if softmax else "loss", self._vector.job(
+                    instruction.source.rows, instruction.source.columns, softmax=softmax)
+            case Centroid():
+                raise ValueError("Instruction must be one of a sequence, not of centroids")
+        strides = {f"stride_{name}": one["stride"] for name, one in fields.items()
+                   if isinstance(one, dict) and "stride" in one}
+        known = {one.name for one in dataclasses.fields(row_unit.Job)}
+        operands: dict[str, Any] = {name: (one["place"], one["row"]) if isinstance(one, dict) else one
+                                    for name, one in fields.items() if name in known}
+        made = row_unit.Job(**strides, **operands)
+        return "rows", self._function.job(made, row_unit.run(made, self._memories(instruction)).blocks)
+
+    def _memories(self, instruction: Any) -> list[npt.NDArray[np.uint32]]:
+        """Memories of zeros, with the characters where a function of rows looks for them."""
+        memories = [np.zeros((self._rows, self._lanes), np.uint32) for _ in range(3)]
+        if instruction.y is not None and instruction.count:
+            base = instruction.y.base
+            memories[Place.ACTIVATIONS].ravel()[base:base + self._length] = self._characters
+        return memories
+
+    def walks(self, words: Sequence[npt.NDArray[np.uint32]]) -> int:
+        """Cycles of a list, given with its END, beside those of its jobs."""
+        return layer_list.command_cycles(list(words), self._length, lanes=self._lanes, answer=MemoryAccess.latency)
+
+
+#: Number of the word of each operand, by the kind of an instruction.
+_OPERANDS = {int(kind): [field.offset // 32 for _, field in layout if field.shape == operand_layout()]
+             for kind, layout in ((Kind.GEMM, gemm_layout()), (Kind.VECTOR, vector_layout()),
+                                  (Kind.ROWS, row_layout()))}
+_PLACE, _RELATIVE = BASE_BITS + OWNER_BITS, 1 << BASE_BITS + OWNER_BITS + 3
+_BASE, _OWNER = (1 << BASE_BITS) - 1, (1 << OWNER_BITS) - 1 << BASE_BITS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Operation:
+    """Instruction, with those in front of it that touch no buffer."""
+
+    #: Names of buffers.
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    #: Words of each instruction, at the places of the lists that were taken apart.
+    words: tuple[Words, ...]
+    instructions: tuple[Instruction, ...]
+    #: Multiply-adds, but for sums of columns.
+    multiplications: int
+
+
+class TextOperations:
+    """Operations of a sequence, of lists whose normal rows are scaled again in backward.
+
+    Cycles are modelled for the characters of a sequence; by default all differ.
+    """
+
+    def __init__(self, lists: TextLists, array: Array, *, characters: Sequence[int] | None = None):
+        self.lists = lists
+        self._rooms = rooms_of(lists.plan)
+        self._bases = {name: room.base for name, room in self._rooms.items()}
+        self._owners: dict[str, int] = {}
+        self._jobs: dict[int, int] = {}  # cycles of instructions, by their identity
+        self._model = ListCycles(array, length=lists.context, words=1 << BASE_BITS, characters=characters)
+        self._variants = [self._taken_apart(array, number) for number in range(2)]
+        touched = [[(one.reads, one.writes) for one in variant] for variant in self._variants]
+        assert touched[0] == touched[1]
+        #: Maps, and the operations that write and read them.
+        self.saved = Saved(self._variants[0], "d output",
+                           vectors=[name for name, room in self._rooms.items() if room.words <= GROUP])
+
+    def operations(self, *, further: bool) -> Sequence[Operation]:
+        """Operations of the first sequence of a share, or of each other one."""
+        return self._variants[further]
+
+    def words(self, name: str) -> int:
+        """Words of a buffer."""
+        return self._rooms[name].words
+
+    def plain(self, name: str) -> str:
+        """Name of a buffer of forward that has the same bits."""
+        other = name.removesuffix(AGAIN)
+        return other if other in self._rooms else name
+
+    def _taken_apart(self, array: Array, number: int) -> list[Operation]:
+        program = self.lists.programs[number]
+        raw: list[Words] = []
+        for start in program.starts:
+            place = start - self.lists.base
+            while self.lists.words[place] & 15:
+                raw.append(self.lists.words[place:place + INSTRUCTION_WORDS])
+                place += INSTRUCTION_WORDS
+        found: list[Operation] = []
+        waiting: list[tuple[Instruction, Words]] = []
+        for instruction, words in zip(itertools.chain(*program.lists(engine_of(array))), raw, strict=True):
+            waiting.append((instruction, words))
+            sides = [self._named(side, len(found) + 1) for side in (sources(instruction), instruction.targets)]
+            if any(sides):
+                instructions, mine = zip(*waiting, strict=True)
+                found.append(Operation(
+                    reads=sides[0], writes=sides[1], instructions=instructions, words=mine,
+                    multiplications=sum(one.job.m * one.job.n * one.job.k for one in instructions
+                                        if isinstance(one, Gemm) and one.a.place is not Place.ONES)))
+                waiting = []
+        assert not waiting
+        return found
+
+    def _named(self, operands: Sequence[Operand], number: int) -> tuple[str, ...]:
+        """Names of the buffers among operands of an operation, by its number in the plan."""
+        found = []
+        for one in operands:
+            if one.place is Place.ACTIVATIONS and one.end <= self.lists.plan.peak:
+                (name,) = (name for name, room in self._rooms.items() if room.has(one, number))
+                self._owners[name] = one.owner
+                found.append(name)
+        return tuple(sorted(set(found)))
+
+    def relocated(self, operation: Operation, places: Mapping[str, tuple[str, int]], data: int) -> list[Words]:
+        """Words of an operation at other places, with the first sequence's characters at the address ``data``.
+
+        Places have for each of its buffers the name of the one that stands in for it, and the first word of that
+        one's place.
+        """
+        rooms = [(self._bases[name], self._rooms[name], name) for name in {*operation.reads, *operation.writes}]
+        found = []
+        for words in operation.words:
+            made = words.copy()
+            for word in _OPERANDS[int(words[0]) & 15]:
+                bits = int(words[word])
+                base = bits & _BASE
+                if bits >> _PLACE & 7 != Place.ACTIVATIONS:
+                    continue
+                if bits & _RELATIVE:
+                    made[word] = bits & ~_BASE | base - self.lists.data + data
+                    continue
+                (begin, name), = ((begin, name) for begin, room, name in rooms
+                                  if begin <= base < begin + room.words)
+                other, place = places[name]
+                made[word] = bits & ~(_BASE | _OWNER) | self._owners[other] << BASE_BITS | place + base - begin
+            found.append(made)
+        return found
+
+    def cycles(self, numbers: Sequence[int], *, further: bool) -> int:
+        """Modelled cycles of a list of operations; of none, 0."""
+        operations = [self._variants[further][number] for number in numbers]
+        if not operations:
+            return 0
+        words = [words for operation in operations for words in operation.words]
+        return self._model.walks([*words, np.zeros(INSTRUCTION_WORDS, np.uint32)]) + sum(
+            self._job(instruction) for operation in operations for instruction in operation.instructions)
+
+    def _job(self, instruction: Instruction) -> int:
+        if id(instruction) not in self._jobs:
+            self._jobs[id(instruction)] = self._model.instruction(instruction)[1]
+        return self._jobs[id(instruction)]
+
+    def chain(self, *, further: bool, cycles: Callable[[Sequence[int]], int] | None = None) -> Chain:
+        """Chain of the maps; by default with modelled cycles."""
+        modelled = functools.partial(self.cycles, further=further)
+        return self.saved.chain("lists of text", words=self.words, cycles=cycles or modelled,
+                                multiplications=lambda number: self._variants[further][number].multiplications)

@@ -1,0 +1,199 @@
+"""Costs of plans: cycles that a node's engine counts, and those that the model of its cycles has.
+
+A plan is one command LAYERS, whose list has a product for each instruction. Its cost is the cycles of the command.
+"""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import Memories, NodeConfig
+from hdl.features.compute.feature import FP32, Compute
+from hdl.features.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, gemm_layout
+from hdl.features.compute.memory_access import MemoryAccess
+from hdl.features.compute.operands import OPERANDS
+from hdl.features.programs.feature import Programs
+from hdl.group import GROUP
+from host.driver.memory import aligned
+from host.driver.results import known
+from host.driver.ring import Ring
+from host.features.compute.instructions import FACTORS, Array
+from host.features.compute.tiling.space import Plan
+from sim.golden.features.compute.compute import pack
+from sim.golden.features.compute.gemm import GemmJob, Matrix
+from sim.golden.features.compute.gemm_estimate import estimate
+from sim.golden.features.compute.layer_list import command_cycles
+from sim.golden.features.compute.memory_pace import Memory
+
+__all__ = ["GatewareCost", "ModelCost", "WrongProductError", "estimated", "node_of", "product", "room"]
+
+Bits = npt.NDArray[np.uint32]
+
+#: Cycles of each term in a command that takes longer than any.
+_PATIENCE = 16
+#: What is in the place of C before it is computed: a NaN with a number of its own.
+_NOTHING = 0x7FA0_DEAD
+
+
+class WrongProductError(Exception):
+    """A tiling has changed a result, which no tiling can."""
+
+
+def product(sizes: tuple[int, int, int], array: Array, *, transpose_a: bool = False, transpose_b: bool = False,
+            ones: bool = False, starts: bool = False, gated: bool = False) -> GemmJob:
+    """Product without factors, its operands one behind the other in a node's memories.
+
+    A and the gate are in the activation memory, B in the weight memory and behind it the one row that sums may begin
+    with, and C in the gradient memory. Parameters are those of
+    :func:`host.features.compute.instructions.best_factors`.
+    """
+    m, k, n = sizes
+    lanes = array.lanes
+    ends: collections.Counter[Place] = collections.Counter()
+
+    def matrix(place: Place, rows: int, columns: int) -> Matrix:
+        base, stride = ends[place], -(-columns // lanes)
+        ends[place] += aligned(rows * stride * lanes) // lanes
+        return Matrix(place, base, stride)
+
+    a = Matrix(Place.ONES) if ones else matrix(Place.ACTIVATIONS, *((k, m) if transpose_a else (m, k)))
+    b = matrix(Place.WEIGHTS, *((n, k) if transpose_b else (k, n)))
+    gate = matrix(Place.ACTIVATIONS, m, n) if gated else Matrix()
+    return GemmJob(m=m, k=k, n=n, transpose_a=int(transpose_a), transpose_b=int(transpose_b), initial=int(starts),
+                   gated=int(gated), a=a, b=b, gate=gate, c=Matrix(Place.GRADIENTS, 0, -(-n // lanes)),
+                   start=Matrix(Place.WEIGHTS, ends[Place.WEIGHTS], 0))
+
+
+def corners(plan: Plan, job: GemmJob) -> list[tuple[int, int]]:
+    """First row and column of each product of a plan."""
+    return list(itertools.product(range(0, job.m, plan.job.m), range(0, job.n, plan.job.n)))
+
+
+def parts(plan: Plan, job: GemmJob) -> list[GemmJob]:
+    """Products of a plan, of which those at the edges may be smaller."""
+    return [dataclasses.replace(plan.job, m=min(plan.job.m, job.m - row), n=min(plan.job.n, job.n - column))
+            for row, column in corners(plan, job)]
+
+
+def instructions(plan: Plan, job: GemmJob, lanes: int, *, operands: str = FP32) -> Iterator[Bits]:
+    """Instructions of a plan of a product, with an END."""
+    for (row, column), part in zip(corners(plan, job), parts(plan, job), strict=True):
+        starts = {"a": row * (1 if job.transpose_a else job.a.stride * lanes),
+                  "b": column * (job.b.stride * lanes if job.transpose_b else 1),
+                  "c": row * job.c.stride * lanes + column, "gate": row * job.gate.stride * lanes + column,
+                  "start": column}
+        used = ["a", "b", "c", *(["gate"] if job.gated else []), *(["start"] if job.initial else [])]
+        yield pack(gemm_layout(), {
+            "kind": Kind.GEMM, "format": OPERANDS[operands].code, "m": part.m, "k": part.k, "n": part.n,
+            "transpose_a": job.transpose_a, "transpose_b": job.transpose_b, "gated": job.gated,
+            "initial": Initial.MATRIX if job.initial else Initial.ZERO,
+            **{name: getattr(part, name) for name in FACTORS},
+            **{name: {"place": place, "base": 0 if place == Place.ONES
+                      else getattr(job, name).row * lanes + starts[name]}
+               for name, place in ((name, getattr(job, name).place) for name in used)},
+            **{f"stride_{name}": getattr(job, name).stride * lanes for name in used}})
+    yield np.zeros(INSTRUCTION_WORDS, np.uint32)
+
+
+def _words(job: GemmJob, place: Place, lanes: int) -> int:
+    """Elements of a memory that the operands take up."""
+    lines = {"a": job.k if job.transpose_a else job.m, "b": job.n if job.transpose_b else job.k, "c": job.m,
+             **({"gate": job.m} if job.gated else {})}
+    found = [aligned(lanes * (getattr(job, name).row + count * getattr(job, name).stride))
+             for name, count in lines.items() if getattr(job, name).place == place]
+    if job.initial and job.start.place == place:
+        found.append(lanes * job.start.row + aligned(job.n))
+    return max(found, default=0)
+
+
+def room(job: GemmJob, lanes: int, *, products: int = 1) -> dict[str, int]:
+    """Elements that each memory must have for a product and a list of so many instructions."""
+    listed = aligned(INSTRUCTION_WORDS * (products + 1))
+    return {name: _words(job, place, lanes) + more
+            for name, place, more in (("gradient", Place.GRADIENTS, 0), ("weight", Place.WEIGHTS, 0),
+                                      ("activations", Place.ACTIVATIONS, listed))}
+
+
+def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
+    """Node with an engine, and memories for a product and a list of so many instructions."""
+    words = {name: max(256, 1 << (words - 1).bit_length())
+             for name, words in room(job, array.lanes, products=products).items()}
+    activations = words.pop("activations")
+    return NodeConfig(
+        lanes=array.lanes, memories=Memories(state=256, planes=0, **words), masking=False, sparsify=False,
+        programs=Programs(), compute=Compute(rows=array.rows, activations=activations, operands=array.operands))
+
+
+def _node_cycles(array: Array) -> Callable[[GemmJob], int]:
+    """Cycles of a product in a node, whose memories answer through the queues of the engine."""
+    memory = Memory(latency=MemoryAccess.latency)
+    return dataclasses.replace(array.model, memory=memory).cycles
+
+
+class ModelCost:
+    """Cycles of a command by the model of the engine, which are those that it counts.
+
+    The job is a product without factors. Without ``cycles`` of one product of a plan they are those of
+    :class:`~sim.golden.features.compute.gemm_cycles.GemmCycles`.
+    """
+
+    def __init__(self, job: GemmJob, array: Array, cycles: Callable[[GemmJob], int] | None = None):
+        self._job = job
+        self._lanes = array.lanes
+        self._cycles = functools.cache(cycles or _node_cycles(array))
+
+    def __call__(self, plan: Plan) -> int:
+        walks = command_cycles(list(instructions(plan, self._job, self._lanes)), 1, lanes=self._lanes,
+                               answer=MemoryAccess.latency)
+        return walks + sum(self._cycles(part) for part in parts(plan, self._job))
+
+
+def estimated(job: GemmJob, array: Array) -> ModelCost:
+    """Cycles of a command by the estimate of its products, which are too large for the model."""
+    return ModelCost(job, array, functools.partial(estimate, array.model))
+
+
+class GatewareCost:
+    """Cycles of a command on a node, which the node counts itself.
+
+    The ring is one node, with memories as those of :func:`node_of` at least. The job is a product without factors,
+    which is carried out with random operands, the same ones each time.
+    """
+
+    def __init__(self, ring: Ring, job: GemmJob):
+        self._ring, self._job = ring, job
+        config = ring.devices[0].config
+        self._lanes, self._operands = config.lanes, config.compute.operands
+        self._list = _words(job, Place.ACTIVATIONS, self._lanes)
+        self._known: dict[Plan, int] = {}
+        #: SHA-256 of C, after the first plan.
+        self.digest = ""
+        generator = np.random.default_rng(0)
+        if self._list:
+            ring.memory.write_activations([generator.standard_normal(self._list).astype(np.float32)], 0)
+        ring.memory.write_weights(
+            generator.standard_normal(_words(job, Place.WEIGHTS, self._lanes)).astype(np.float32))
+
+    def __call__(self, plan: Plan) -> int:
+        """Carry a plan out; ``WrongProductError`` if C is another one than that of the first plan."""
+        if plan in self._known:
+            return self._known[plan]
+        job, ring = self._job, self._ring
+        length = aligned(job.m * job.c.stride * self._lanes)
+        ring.memory.write_gradients([np.full(length, _NOTHING, np.uint32)])
+        words = np.concatenate(list(instructions(plan, job, self._lanes, operands=self._operands)))
+        ring.memory.write_activations([np.append(words, np.zeros(-len(words) % GROUP, np.uint32))], self._list)
+        found, = ring.compute.run_layers([self._list], [1], patience=_PATIENCE * job.m * job.k * job.n)
+        digest = hashlib.sha256(ring.memory.read_gradients(length).tobytes()).hexdigest()
+        if self.digest not in ("", digest):
+            raise WrongProductError(f"Product {job.m} x {job.k} x {job.n} must be the same with all factors, not "
+                                    f"another one with {plan}")
+        self.digest = digest
+        self._known[plan] = known(found.cycles)
+        return self._known[plan]

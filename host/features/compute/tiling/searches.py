@@ -1,0 +1,278 @@
+"""Searches for factors: two published ones, and three that they are compared with.
+
+===========  ================================================================================================
+G-BFS        greedy best-first search: neighbours of the best state, drawn at random, are evaluated next
+N-A2C        a small actor-critic network, round the best state so far. With one hidden layer it sees the
+             factors of a state, and has a probability for each move and an estimate of the reward. From the
+             best state so far it goes a few steps, some of which are random; when it has met enough states
+             that are new, they are evaluated, and it learns from the moves that led to them
+others       random states, simulated annealing, and a tuner of PyPI
+===========  ================================================================================================
+"""
+
+import dataclasses
+import heapq
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.features.compute.tiling.space import Evaluations, ExhaustedError, Space, State
+from sim.golden.exponential import exp
+
+__all__ = ["NEIGHBOURS", "Network", "actor_critic", "annealing", "best_first", "optuna_search", "random_search"]
+
+#: Neighbours that are drawn at a time (rho).
+NEIGHBOURS = 3
+#: Evaluations without a better state, as a part of the budget and at least, after which another start is drawn.
+_PATIENCE, _LEAST = 12, 25
+
+
+def best_first(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None,
+               neighbours: int = NEIGHBOURS) -> None:
+    """Evaluate states until the budget has been used.
+
+    Of the neighbours of the state with the least cost, ``neighbours`` of those that are new are drawn, evaluated and
+    queued. A state leaves the queue with its last neighbour. If nothing better is found for a twelfth of the budget,
+    25 evaluations at least, the search begins again elsewhere: the published rule has no such end, and stays within
+    the states that one form of a tile can reach.
+
+    Parameters
+    ----------
+    start : State, optional
+        First state; by default a random one.
+    neighbours : int
+        States that are drawn, or all of fewer (rho).
+    """
+    space = evaluations.nest.space
+    patience = max(_LEAST, evaluations.left // _PATIENCE)
+    seen: set[State] = set()
+    try:
+        while evaluations.left:
+            first = start or space.random(generator)
+            start = None
+            if first not in seen:
+                _from(evaluations, generator, first, seen, neighbours=neighbours, patience=patience)
+    except ExhaustedError:
+        pass
+
+
+def _from(evaluations: Evaluations, generator: np.random.Generator, start: State, seen: set[State], *,
+          neighbours: int, patience: int) -> None:
+    """Search from a start, until nothing better is found."""
+    waiting: list[tuple[int, int, State]] = []
+    drawn, idle, least = [start], 0, evaluations.cost(start)
+    while drawn and idle < patience:
+        for state in drawn:
+            seen.add(state)
+            cost = evaluations.cost(state)
+            idle = idle + 1 if cost >= least else 0
+            least = min(least, cost)
+            heapq.heappush(waiting, (cost, len(seen), state))
+        drawn = []
+        while waiting and not drawn:
+            new = [state for state in evaluations.nest.space.neighbours(waiting[0][2]) if state not in seen]
+            drawn = [new[number] for number in generator.permutation(len(new))[:neighbours]]
+            if len(drawn) == len(new):
+                heapq.heappop(waiting)
+
+
+Array = npt.NDArray[np.float64]
+
+#: Units of the hidden layer, and the learning rate.
+_HIDDEN, _RATE = 128, 1e-3
+#: Steps from the best state, part of them that is random, and new states that are evaluated together.
+_STEPS, _RANDOM, _BATCH = 3, 0.1, 6
+#: Walks without a new state, after which those for the same evaluations begin elsewhere.
+_IDLE_WALKS = 20
+
+
+def _product(a: Array, b: Array) -> Array:
+    """Matrix product whose sums have the same order on every processor."""
+    found: Array = np.add.reduce(a[:, :, None] * b[None], axis=1)
+    return found
+
+
+@dataclasses.dataclass
+class _Adam:
+    """Adam for one array, with the usual decays."""
+
+    value: Array
+    first: Array = dataclasses.field(init=False)
+    second: Array = dataclasses.field(init=False)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.first, self.second = np.zeros_like(self.value), np.zeros_like(self.value)
+
+    def descend(self, gradient: Array) -> None:
+        self.steps += 1
+        self.first += 0.1 * (gradient - self.first)
+        self.second += 0.001 * (gradient**2 - self.second)
+        rate = _RATE * np.sqrt(1 - 0.999**self.steps) / (1 - 0.9**self.steps)
+        self.value -= rate * self.first / (np.sqrt(self.second) + 1e-8)
+
+
+class Network:
+    """Actor and critic, which share a hidden layer with ReLU, for a number of inputs and of moves."""
+
+    def __init__(self, inputs: int, moves: int, generator: np.random.Generator):
+        def weights(rows: int, columns: int) -> _Adam:
+            bound = 1 / np.sqrt(columns)
+            return _Adam(generator.uniform(-bound, bound, (rows, columns)))
+
+        self._layers = [weights(_HIDDEN, inputs), weights(moves, _HIDDEN), weights(1, _HIDDEN)]
+        self._biases = [_Adam(np.zeros(len(layer.value))) for layer in self._layers]
+
+    def run(self, x: Array) -> tuple[Array, Array, Array]:
+        """Hidden values, probabilities of moves and estimates of rewards, for rows of inputs."""
+        hidden = np.maximum(_product(x, self._layers[0].value.T) + self._biases[0].value, 0)
+        scores, estimates = (_product(hidden, layer.value.T) + bias.value
+                             for layer, bias in zip(self._layers[1:], self._biases[1:], strict=True))
+        odds = exp((scores - scores.max(1, keepdims=True)).astype(np.float32)).astype(np.float64)
+        return hidden, odds / odds.sum(1, keepdims=True), estimates[:, 0]
+
+    def gradients(self, x: Array, moves: npt.NDArray[np.int64], rewards: Array) -> list[tuple[Array, Array]]:
+        """Gradients of the loss with respect to weights and biases of each layer.
+
+        The loss of a move is -log p · A + (reward - estimate)², with the advantage A = reward - estimate as a number,
+        and its mean over all moves counts.
+        """
+        hidden, odds, estimates = self.run(x)
+        advantage = rewards - estimates
+        actor = odds * advantage[:, None] / len(x)
+        actor[np.arange(len(x)), moves] -= advantage / len(x)
+        critic = -2 * advantage[:, None] / len(x)
+        below = (_product(actor, self._layers[1].value) + _product(critic, self._layers[2].value)) * (hidden > 0)
+        return [(_product(delta.T, given), delta.sum(0))
+                for delta, given in ((below, x), (actor, hidden), (critic, hidden))]
+
+    def learn(self, x: Array, moves: npt.NDArray[np.int64], rewards: Array) -> None:
+        """Take a step of Adam against these gradients."""
+        for number, (weights, bias) in enumerate(self.gradients(x, moves, rewards)):
+            self._layers[number].descend(weights)
+            self._biases[number].descend(bias)
+
+
+def numbers(space: Space, state: State) -> Array:
+    """A state as the network sees it: each factor over its product, less a half."""
+    return np.array([2.0 ** (factor - exponent) - 0.5
+                     for factors, exponent in zip(state, space.exponents, strict=True) for factor in factors])
+
+
+def actor_critic(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None) -> None:
+    """Evaluate states until the budget has been used; the first is ``start``, by default a random one.
+
+    Where walks from the best state meet nothing new, one begins with a state that was evaluated before, or with a
+    random one.
+    """
+    space = evaluations.nest.space
+    moves = space.moves
+    network = Network(sum(space.depths), len(moves), generator)
+    try:
+        evaluations.cost(start or space.random(generator))
+        while evaluations.left:
+            met: dict[State, tuple[State, int]] = {}
+            idle = 0
+            while len(met) < min(_BATCH, evaluations.left):
+                assert evaluations.best is not None
+                state = evaluations.best
+                if idle >= _IDLE_WALKS:
+                    known = list(evaluations.costs)
+                    state = (known[generator.integers(len(known))] if generator.random() < 0.5
+                             else space.random(generator))
+                before = len(met)
+                for _ in range(_STEPS):
+                    state = _step(network, space, state, evaluations, met, generator)
+                idle += len(met) == before
+            for state in met:
+                evaluations.cost(state)
+            network.learn(np.array([numbers(space, source) for source, _ in met.values()]),
+                          np.array([move for _, move in met.values()]),
+                          np.array([evaluations.reward(state) for state in met]))
+    except ExhaustedError:
+        pass
+
+
+def _step(network: Network, space: Space, state: State, evaluations: Evaluations,
+          met: dict[State, tuple[State, int]], generator: np.random.Generator) -> State:
+    """Go to a neighbour, and note it if it is new."""
+    moves = space.moves
+    possible = np.array([space.step(state, move) is not None for move in moves])
+    if generator.random() < _RANDOM:
+        odds = possible / possible.sum()
+    else:
+        odds = network.run(numbers(space, state)[None])[1][0] * possible
+        odds /= odds.sum()
+    move = int(generator.choice(len(moves), p=odds))
+    found = space.step(state, moves[move])
+    assert found is not None
+    if found not in evaluations.costs and found not in met:
+        met[found] = state, move
+    return found
+
+
+#: Temperature at the beginning and at the end, as parts of the cost.
+_HOT, _COLD = 1.0, 0.01
+#: Most steps among states that are known.
+_IDLE = 50
+
+
+def random_search(evaluations: Evaluations, generator: np.random.Generator) -> None:
+    """Evaluate random states, each once."""
+    while evaluations.left:
+        evaluations.cost(evaluations.nest.space.random(generator))
+
+
+def annealing(evaluations: Evaluations, generator: np.random.Generator) -> None:
+    """Go from a state to a random neighbour: always if it costs less, and else more rarely the more and the later.
+
+    The temperature falls geometrically with the evaluations; a neighbour that is known costs none. After many steps
+    among those that are known the search goes on from a random state.
+    """
+    space, budget = evaluations.nest.space, evaluations.left
+    try:
+        state = space.random(generator)
+        cost, idle, left = evaluations.cost(state), 0, budget
+        while evaluations.left:
+            idle = idle + 1 if evaluations.left == left else 0
+            left = evaluations.left
+            if idle == _IDLE:
+                state = space.random(generator)
+                cost, idle = evaluations.cost(state), 0
+            temperature = _HOT * (_COLD / _HOT) ** (1 - evaluations.left / budget)
+            around = space.neighbours(state)
+            other = around[generator.integers(len(around))]
+            rise = evaluations.cost(other) / cost - 1
+            # With the probability exp(-rise / temperature), or always.
+            if rise < temperature * generator.exponential():
+                state, cost = other, evaluations.cost(other)
+    except ExhaustedError:
+        pass
+
+
+def optuna_search(evaluations: Evaluations, generator: np.random.Generator) -> None:
+    """Evaluate the states that Optuna's tree-structured Parzen estimator proposes.
+
+    It chooses where each dimension is cut, so that every choice is a state.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space = evaluations.nest.space
+
+    def objective(trial: Any) -> float:
+        factors = []
+        for name, exponent, depth in zip("mkn", space.exponents, space.depths, strict=True):
+            cuts = sorted(trial.suggest_int(f"{name}{number}", 0, exponent) for number in range(depth - 1))
+            factors.append(tuple(after - before for before, after in zip([0, *cuts], [*cuts, exponent], strict=True)))
+        state: State = (factors[0], factors[1], factors[2])
+        return float(evaluations.cost(state))
+
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=int(generator.integers(1 << 31))))
+    # A state that is proposed again costs no evaluation, but time.
+    for _ in range(10 * evaluations.left):
+        if not evaluations.left:
+            break
+        study.optimize(objective, n_trials=1)
+    random_search(evaluations, generator)

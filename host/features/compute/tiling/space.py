@@ -1,0 +1,296 @@
+"""Space of the factors of a matrix product: states, the moves between them, and what they mean to a node's engine.
+
+A state has for each of m, k and n as many factors as there are levels, powers of two whose product is the size
+(US20210200521A1; arXiv 1909.10616). States are neighbours if one follows from the other by moving a factor of two
+from one level of a dimension to another.
+
+| level | m and n | k |
+|---|---|---|
+| tile | register tile: 4 x 32, 8 x 16 and so on, outputs of the array at a time | |
+| panel | tiles of a panel | terms of a panel |
+| outer | panels, one after the other, k innermost | the same |
+| products | products of their own: instructions of a list | |
+
+A state of two levels has panel and outer loops; its tile is, of those that fit into the panel, the one with the
+fewest operands per term, and the lower of two like that. A state of three levels has the tile too, and one of four
+products in front. Levels of k are always outer loops and panel. Operands in blocks along k need panels with whole
+blocks, unless a panel is one tile or has all terms.
+"""
+
+import dataclasses
+import enum
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from hdl.features.compute.layer_list import MOST_INSTRUCTIONS
+from host.features.compute.instructions import Array
+from sim.golden.features.compute.gemm import GemmJob
+from sim.golden.features.compute.mac_array import SLOTS
+from sim.golden.operands import operands_of
+
+__all__ = ["Cost", "Evaluations", "ExhaustedError", "Level", "Levels", "Move", "Nest", "Plan", "Space", "State"]
+
+#: Base-2 logarithms of the factors of m, k and n, that of the outermost level first.
+State = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """Factor of two that goes from a level of a dimension to another."""
+
+    dimension: int
+    source: int
+    target: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """All states of a product; ``ValueError`` if a size is not a power of two, or a dimension has no level."""
+
+    #: m, k and n: powers of two.
+    sizes: tuple[int, int, int]
+    #: Levels of each.
+    depths: tuple[int, int, int]
+
+    def __post_init__(self) -> None:
+        for size in self.sizes:
+            if size < 1 or size & (size - 1):
+                raise ValueError(f"Sizes of a space must be powers of two, not {size!r}")
+        if min(self.depths) < 1:
+            raise ValueError(f"Levels of a dimension must be at least 1, not {min(self.depths)!r}")
+
+    @property
+    def exponents(self) -> tuple[int, ...]:
+        """Base-2 logarithms of the sizes."""
+        return tuple(size.bit_length() - 1 for size in self.sizes)
+
+    def __len__(self) -> int:
+        """Number of states."""
+        return math.prod(math.comb(exponent + depth - 1, depth - 1)
+                         for exponent, depth in zip(self.exponents, self.depths, strict=True))
+
+    def __iter__(self) -> Iterator[State]:
+        """All states."""
+        for state in itertools.product(*(_splits(exponent, depth)
+                                         for exponent, depth in zip(self.exponents, self.depths, strict=True))):
+            yield state[0], state[1], state[2]
+
+    @property
+    def moves(self) -> list[Move]:
+        """All moves, of which a state allows those whose source has a factor of two."""
+        return [Move(dimension, source, target) for dimension, depth in enumerate(self.depths)
+                for source, target in itertools.permutations(range(depth), 2)]
+
+    @staticmethod
+    def step(state: State, move: Move) -> State | None:
+        """The neighbour that a move leads to, if there is one."""
+        factors = list(state[move.dimension])
+        if not factors[move.source]:
+            return None
+        factors[move.source] -= 1
+        factors[move.target] += 1
+        m, k, n = (tuple(factors) if dimension == move.dimension else given for dimension, given in enumerate(state))
+        return m, k, n
+
+    def neighbours(self, state: State) -> list[State]:
+        """All neighbours of a state."""
+        return [found for found in (self.step(state, move) for move in self.moves) if found is not None]
+
+    def random(self, generator: np.random.Generator) -> State:
+        """A state, each with the same probability."""
+        m, k, n = (self.split(exponent, sorted(generator.choice(exponent + depth - 1, depth - 1, replace=False)))
+                   for exponent, depth in zip(self.exponents, self.depths, strict=True))
+        return m, k, n
+
+    @staticmethod
+    def split(exponent: int, bars: list[int]) -> tuple[int, ...]:
+        """Factors that different bars in ascending order cut out of so many twos in a row, bars among them."""
+        ends = [-1, *map(int, bars), exponent + len(bars)]
+        return tuple(after - before - 1 for before, after in itertools.pairwise(ends))
+
+
+def _splits(exponent: int, depth: int) -> list[tuple[int, ...]]:
+    """All factors of a dimension."""
+    return [Space.split(exponent, list(bars))
+            for bars in itertools.combinations(range(exponent + depth - 1), depth - 1)]
+
+
+class Level(enum.Enum):
+    """Level of loops."""
+
+    PRODUCTS = "products"
+    OUTER = "outer"
+    PANEL = "panel"
+    TILE = "tile"
+
+
+#: Levels of m and of n, the outermost first.
+Levels = tuple[Level, ...]
+
+#: Levels by their number, unless a space asks for others.
+_LEVELS: dict[int, Levels] = {
+    2: (Level.OUTER, Level.PANEL),
+    3: (Level.OUTER, Level.PANEL, Level.TILE),
+    4: (Level.PRODUCTS, Level.OUTER, Level.PANEL, Level.TILE),
+}
+
+#: Base-2 logarithm of the products that a list has room for beside its END.
+_PRODUCTS: int = (MOST_INSTRUCTIONS - 1).bit_length() - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Products that carry a state out, all alike."""
+
+    #: Products that m and n are cut into.
+    rows: int
+    columns: int
+    #: Sizes and factors of each.
+    job: GemmJob
+
+    @property
+    def products(self) -> int:
+        return self.rows * self.columns
+
+
+@dataclasses.dataclass(frozen=True)
+class Nest:
+    """States of a space on an array."""
+
+    #: With two levels of k.
+    space: Space
+    array: Array
+    #: Product without factors; its sizes may be below those of the space.
+    job: GemmJob
+    #: Levels of m and n; by default those of their number.
+    levels: Levels = ()
+
+    def __post_init__(self) -> None:
+        rows, terms, columns = self.space.depths
+        if rows != columns or terms != 2 or not (self.levels or rows in _LEVELS):
+            raise ValueError(f"Levels of m, k and n must be 2, 2 and 2, 3, 2 and 3, or 4, 2 and 4, not {rows}, "
+                             f"{terms} and {columns}")
+        if self.levels and len(self.levels) != rows:
+            raise ValueError(f"Levels must be {rows} by name, not {len(self.levels)}")
+        sizes = self.job.m, self.job.k, self.job.n
+        if any(given > size for given, size in zip(sizes, self.space.sizes, strict=True)):
+            raise ValueError(f"Sizes of a product must be at most those of its space, {self.space.sizes}, not "
+                             f"{sizes}")
+        if Level.PRODUCTS in self.names and sizes != self.space.sizes:
+            raise ValueError(f"Sizes of a product that is cut into products must be {self.space.sizes}, not {sizes}")
+
+    @property
+    def names(self) -> Levels:
+        """Levels of m and n, the outermost first."""
+        return self.levels or _LEVELS[self.space.depths[0]]
+
+    def plan(self, state: State) -> Plan | int:
+        """Products that carry a state out, or by how many factors of two it does not fit."""
+        m, n = (dict(zip(self.names, factors, strict=True)) for factors in (state[0], state[2]))
+        rounds: int = state[1][1]
+        tile, misfit = self._tile(m, n)
+        # Blocks of panels, and products.
+        inside = [sizes[Level.PANEL] + sizes.get(Level.TILE, 0) for sizes in (m, n)]
+        lanes, room = (number.bit_length() - 1 for number in (self.array.lanes, self.array.blocks))
+        misfit += sum(max(0, max(0, size - lanes) + max(0, rounds - lanes) - room) for size in inside)
+        products = [sizes.get(Level.PRODUCTS, 0) for sizes in (m, n)]
+        misfit += max(0, sum(products) - _PRODUCTS)
+        # Panels that begin inside a row of memory: where there are several, and lines run along k or m.
+        loops = self.job.loops
+        if loops.align_k and state[1][0] and self.job.k > 1 << rounds:
+            misfit += max(0, lanes - rounds)
+        if loops.align_m and self.job.m > 1 << inside[0]:
+            misfit += max(0, lanes - inside[0])
+        # Panels that would part a block of operands: a panel of one tile may, since its sums stay in the array.
+        block = operands_of(self.array.operands).terms.bit_length() - 1
+        if inside != list(self._shape(tile)) and self.job.k > 1 << rounds:
+            misfit += max(0, block - rounds)
+        if misfit:
+            return misfit
+        job: GemmJob = dataclasses.replace(
+            self.job, m=-(-self.job.m >> products[0]), n=-(-self.job.n >> products[1]), tile=tile, rounds=rounds,
+            row_tiles=inside[0] - self._shape(tile)[0], column_tiles=inside[1] - self._shape(tile)[1])
+        return Plan(1 << products[0], 1 << products[1], job)
+
+    def _shape(self, tile: int) -> tuple[int, int]:
+        """Base-2 logarithms of rows and columns of a tile."""
+        rows, columns = self.array.rows << tile, self.array.lanes * (SLOTS >> tile)
+        return rows.bit_length() - 1, columns.bit_length() - 1
+
+    def _tile(self, m: dict[Level, int], n: dict[Level, int]) -> tuple[int, int]:
+        """The form of a tile, and by how many factors of two the nearest one does not fit."""
+        found = []
+        for tile in range(SLOTS.bit_length()):
+            rows, columns = self._shape(tile)
+            if Level.TILE in m:
+                misfit = abs(m[Level.TILE] - rows) + abs(n[Level.TILE] - columns)
+            else:
+                misfit = max(0, rows - m[Level.PANEL]) + max(0, columns - n[Level.PANEL])
+            found.append((misfit, (1 << rows) + (1 << columns), rows, tile))
+        misfit, _, _, tile = min(found)
+        return tile, misfit
+
+
+#: Cycles of the products of a plan.
+Cost = Callable[[Plan], int]
+
+
+class ExhaustedError(Exception):
+    """The budget has been used, or all states have been evaluated."""
+
+
+class Evaluations:
+    """States of a search, with their costs, up to a budget of evaluations.
+
+    A state that the array cannot carry out is an evaluation like the others. It costs more than any that it can, by
+    how many factors of two it does not fit: so a search that begins with one finds the way to those that fit.
+    """
+
+    def __init__(self, nest: Nest, cost: Cost, budget: int):
+        self.nest = nest
+        self._cost = cost
+        self._most = min(budget, len(nest.space))
+        #: Cost of each state, in the order of evaluation.
+        self.costs: dict[State, int] = {}
+        #: Evaluations of states that fit.
+        self.measured = 0
+        #: Least cost after each evaluation; that of a state that does not fit as long as none does.
+        self.curve: list[int] = []
+        #: State of the least cost; the first of several.
+        self.best: State | None = None
+
+    @property
+    def worst(self) -> int:
+        """Cycles of one unit that computes alone, which are more than those of any plan."""
+        job = self.nest.job
+        return 8 * job.m * job.k * job.n
+
+    @property
+    def left(self) -> int:
+        """Evaluations that may still be asked for."""
+        return self._most - len(self.costs)
+
+    def cost(self, state: State) -> int:
+        """Cost of a state; ``ExhaustedError`` if it is not known, and the budget has been used."""
+        if state not in self.costs:
+            if not self.left:
+                raise ExhaustedError
+            plan = self.nest.plan(state)
+            if isinstance(plan, Plan):
+                self.measured += 1
+                found = self._cost(plan)
+            else:
+                found = self.worst * (1 + plan)
+            self.costs[state] = found
+            if not self.curve or found < self.curve[-1]:
+                self.best = state
+            self.curve.append(min([found, *self.curve[-1:]]))
+        return self.costs[state]
+
+    def reward(self, state: State) -> float:
+        """Cycles of an array that is never idle, in terms of the cost."""
+        job, array = self.nest.job, self.nest.array
+        return job.m * job.k * job.n / (array.rows * array.lanes) / self.cost(state)

@@ -1,0 +1,330 @@
+"""Nodes with two ports: the setting of their switches, and collectives in the rings that these form.
+
+Example
+-------
+::
+
+    grid = GridNodes(devices, rows=2, columns=4)
+    grid.connect()
+    plan = grid.grid.disable(Part.parse("card1")).plan(Shape.FLAT)  # refused here, or not at all
+    grid.switch(plan)
+    ring = grid.ring()
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compression.registry import WEIGHT_CODECS
+from hdl.config import NodeConfig
+from hdl.control.protocol import EventStatus, Operation
+from hdl.features.grid.switched_link import seats_layout
+from hdl.group import GROUP
+from host.driver.command import Command, Event
+from host.driver.command_queueing import CommandQueueing, PendingCommand
+from host.driver.device import Device
+from host.driver.devices import TIMEOUT, Devices
+from host.driver.diagnosis import RingError
+from host.driver.errors import DeviceError
+from host.driver.memory import Buffers, Where, place
+from host.driver.node_operations import NodeOperations
+from host.driver.results import Outcome, known, total
+from host.driver.ring import ConnectedNodes, Ring
+from host.driver.ring_collectives import WeightUpdates, outcome_of
+from host.driver.ring_memory import RingMemory, RingPartition
+from host.driver.ring_registers import RingSettings
+from host.features.grid.grid import NodeSetting, Plan, Shape, Topology
+from host.features.grid.owners import owners
+from sim.golden.ring import block_indices
+
+__all__ = ["GridCollectives", "GridNodes", "GridPartition", "GridRings", "broken_links", "check_weights", "link_name",
+           "operand"]
+
+
+def operand(setting: NodeSetting) -> int:
+    """Setting of a node as SWITCH takes it, in field ``gradient_base``.
+
+    A node listens to the ports by which it receives in rings of more than one node.
+    """
+    receives, sends, listens = [0, 1], [0, 1], 0
+    for number, seat in enumerate(setting.seats):
+        if seat is not None:
+            receives[number], sends[number] = seat.receives, seat.sends
+            listens |= (seat.size > 1) << seat.receives
+    switch = {"sources": list(setting.outputs), "listens": listens}
+    value = seats_layout().const({"switch": switch, "receives": receives, "sends": sends}).as_value().value
+    return int(value)
+
+
+def check_weights(plan: Plan, config: NodeConfig) -> None:
+    """Raise ``ValueError`` if new weights would change on their way in two dimensions, where they are coded twice."""
+    if plan.shape is Shape.GRID and not WEIGHT_CODECS[config.weights.codec].repeatable:
+        raise ValueError(f"Weights of rings in two dimensions must be in a format that changes no number twice, not "
+                         f"{config.weights.codec}: take --shape {Shape.FLAT.value}")
+
+
+class GridNodes(ConnectedNodes):
+    """All nodes of a grid, whether they take part in rings or not.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        Nodes in the order of their numbers, joined as in :mod:`host.features.grid.grid`.
+    """
+
+    def __init__(self, devices: Sequence[Device], *, rows: int, columns: int, timeout: int = TIMEOUT):
+        self._grid = Topology(rows, columns)
+        if len(devices) != self._grid.nodes:
+            raise ValueError(f"Devices of a {rows} x {columns} grid must be {self._grid.nodes}, not {len(devices)}")
+        if any(device.config.topology.ports < 2 for device in devices):
+            raise ValueError("Topology of nodes of a grid must be Grid()")
+        super().__init__(devices, timeout=timeout)
+
+    @property
+    def grid(self) -> Topology:
+        """The whole grid, with all parts enabled."""
+        return self._grid
+
+    def switch(self, plan: Plan) -> None:
+        """Set the switches of all nodes.
+
+        All commands must have ended on all nodes: this is what makes sure that no packet is between two of them. With
+        replay, words that have come may not be acknowledged yet, and control words may be on their way, so links are
+        put in order first. Raises ``RingError`` if a packet is still under way at a node, which has changed nothing;
+        other nodes may have.
+        """
+        if len(plan.settings) != self.nodes:
+            raise ValueError(f"Plan must be of the {self.nodes} nodes of this grid, not of {len(plan.settings)}")
+        if self.config.link.replay and not any(device.read_fields("STATUS")["running"] for device in self.devices):
+            self.recover()
+        self.commands.run_apart({node: Command(operation=Operation.SWITCH, gradient_base=operand(setting))
+                                 for node, setting in enumerate(plan.settings)})
+
+    def ring(self, plan: Plan) -> Ring:
+        """Driver of the flat ring of a plan that the switches are set to, with its links in order."""
+        if plan.shape is not Shape.FLAT:
+            raise ValueError(f"Plan must be of one flat ring, not of shape {plan.shape.value}")
+        ring = Ring([self.devices[node] for node in plan.order], timeout=self.devices.timeout)
+        ring.connect()
+        return ring
+
+    def rings(self, plan: Plan) -> "GridRings":
+        """Driver of the rings of a plan that the switches are set to, with their links in order."""
+        rings = GridRings([self.devices[node] for node in plan.order], plan, timeout=self.devices.timeout)
+        rings.connect()
+        return rings
+
+
+class GridPartition(RingPartition):
+    """Owners of the elements of vectors in the rings of a plan: :func:`host.features.grid.owners.owners`."""
+
+    def __init__(self, devices: Devices, plan: Plan):
+        super().__init__(devices)
+        self._plan = plan
+
+    def check_root(self, root: int) -> None:
+        """Raise ``ValueError``: no rank owns all groups."""
+        raise ValueError(f"Groups must have their owners in the rings of a plan, not all be of rank {root}")
+
+    def owned(self, length: int) -> list[npt.NDArray[np.int64]]:
+        """Elements of a vector that each node owns, in the order of their state in its memory."""
+        owned = owners(self._plan, length)
+        return [owned[node] for node in self._plan.active]
+
+
+class GridCollectives(WeightUpdates):
+    """Collectives of the nodes of a grid, in the rings of a plan."""
+
+    def __init__(self, devices: Devices, plan: Plan, memory: RingMemory, settings: RingSettings,
+                 commands: CommandQueueing):
+        super().__init__(memory, settings, commands, devices.formats)
+        self._devices = devices
+        self._plan = plan
+        self._seats = [plan.settings[node].seats for node in plan.active]
+
+    def submit(self, operation: Operation, fields: Sequence[dict[str, int]], *,
+               ring: int) -> PendingCommand[Outcome]:
+        """Queue a collective on all rings of rows (0, or a flat one) or of columns (1) at once.
+
+        Parameters
+        ----------
+        fields : sequence of dict
+            Bases, length, turn and stride for each node.
+        """
+        placed = []
+        for seats, own in zip(self._seats, fields, strict=True):
+            seat = seats[ring]
+            if seat is None:
+                raise ValueError(f"Ring must be one that all enabled nodes are in, not {ring}")
+            placed.append({"port": ring, "rank": seat.rank, "size": seat.size, **own})
+        return self._commands.submit_together(operation, outcome_of, placed,
+                                              explain=lambda pending: self._explain(pending, ring))
+
+    def _explain(self, pending: PendingCommand[Outcome], ring: int) -> RingError:
+        """Error of a failed command, once no word moves any more. A node that refused something is the cause, or else
+        a link after which packets are missing; nodes that stood still are not."""
+        self._commands.settle(pending.every)
+        name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
+        lines, reason, cause = [], "nodes stood still, or gave no event", None
+        blameless = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, EventStatus.INGRESS_TIMEOUT,
+                     EventStatus.EGRESS_TIMEOUT)
+        for number, event in enumerate(pending.every):
+            device = self._devices[number]
+            lines.append(f"  {device.name}: " + ("no event" if event is None else
+                                                 f"{event.status.name} after {event.cycles} cycles"))
+            if event is not None and event.status not in blameless and cause is None:
+                cause = number
+                try:
+                    event.check(device.name)
+                except DeviceError as error:
+                    reason = str(error)
+        if cause is None:
+            order = self._plan.active
+            events = {order[number]: event for number, event in enumerate(pending.every) if event is not None}
+            links = broken_links(self._plan, events, ring=ring, timeout=self._devices.timeout)
+            if links:
+                reason = "; ".join(f"{link_name(self._plan, before, node, ring=ring)} {what}"
+                                   for before, node, what in links)
+            if len(links) == 1:
+                cause = order.index(links[0][0])
+        return RingError("\n".join([f"{name} failed: {reason}", *lines]), cause=cause, events=pending.every)
+
+    def all_reduce(self, where: Buffers | int, *, ring: int) -> Outcome:
+        """Replace the gradients of all nodes by the sums over their rings."""
+        gradients = place(where, "gradients")
+        fields = [{"gradient_base": gradients.base, "length": gradients.length} for _ in self._seats]
+        return self.submit(Operation.ALL_REDUCE, fields, ring=ring).result()
+
+    def submit_fused_update(self, where: Where) -> tuple[PendingCommand[Outcome], ...]:
+        """Queue the three commands of an update in two dimensions: sums to the owners in rows; the update of what
+        each node then has, in columns; and new weights to all nodes in rows."""
+        if self._plan.shape is not Shape.GRID:
+            raise ValueError(f"Plan must be of rings in two dimensions, not of shape {self._plan.shape.value}")
+        gradients, weights = place(where, "gradients"), place(where, "weights")
+        state = place(where, "state").base if not isinstance(where, Buffers) or where.state is not None else 0
+        length = weights.length
+        columns = []
+        for row, _ in self._seats:
+            assert row is not None
+            block = (row.rank + 1) % row.size
+            count = len(block_indices(length, row.size)[block])
+            first = GROUP * block if count else 0
+            columns.append({"gradient_base": gradients.base + first, "weight_base": weights.base + first,
+                            "state_base": state, "length": count, "stride": row.size})
+        rows = [{"gradient_base": gradients.base, "length": length}] * len(self._seats)
+        gather = [{"weight_base": weights.base, "length": length}] * len(self._seats)
+        return (self.submit(Operation.REDUCE_SCATTER, rows, ring=0),
+                self.submit(Operation.FUSED_UPDATE, columns, ring=1),
+                self.submit(Operation.ALL_GATHER, gather, ring=0))
+
+    def fused_update(self, where: Where) -> Outcome:
+        """Update in two dimensions. The cycles are the sum of the three commands."""
+        outcomes: list[Outcome] = self._commands.wait(*self.submit_fused_update(where))
+        return Outcome(cycles=total(outcome.cycles for outcome in outcomes),
+                       local_nan=tuple(sorted({node for outcome in outcomes for node in outcome.local_nan})),
+                       not_finite=tuple(sorted({node for outcome in outcomes for node in outcome.not_finite})))
+
+
+class GridRings(ConnectedNodes):
+    """Enabled nodes of a grid, in the rings of a plan.
+
+    Vectors, state and master weights are written and read as in a ring. Rows of vectors are those of the
+    enabled nodes in the order of their numbers. Programs, quorum updates and lists of layers need one flat ring.
+
+    Parameters
+    ----------
+    devices : iterable of Device
+        Enabled nodes in the order of their numbers.
+    """
+
+    def __init__(self, devices: Iterable[Device], plan: Plan, *, timeout: int = TIMEOUT):
+        devices = list(devices)
+        if len(devices) != len(plan.active):
+            raise ValueError(f"Devices must be the {len(plan.active)} nodes of the plan, not {len(devices)}")
+        for device in devices:
+            check_weights(plan, device.config)
+        super().__init__(devices, timeout=timeout)
+        self.plan = plan  # rings that these nodes form
+        self.partition = GridPartition(self.devices, plan)
+        self.memory = RingMemory(self.devices, self.partition)
+        self.collectives = GridCollectives(self.devices, plan, self.memory, self.settings, self.commands)
+        self.local = NodeOperations(self.devices, self.memory, self.settings, self.commands)
+
+    @property
+    def programs(self) -> NoReturn:
+        """No programs: a ``ValueError``."""
+        raise ValueError(f"Programs must be of nodes in one flat ring, not in rings of shape {self.plan.shape.value}")
+
+    @property
+    def quorum(self) -> NoReturn:
+        """No quorum updates: a ``ValueError``."""
+        raise ValueError(f"Quorum updates must be of nodes in one flat ring, not in rings of shape "
+                         f"{self.plan.shape.value}")
+
+    @property
+    def compute(self) -> NoReturn:
+        """No lists of layers: a ``ValueError``."""
+        raise ValueError(f"Lists of layers must be for nodes in one flat ring, not in rings of shape "
+                         f"{self.plan.shape.value}")
+
+
+# Diagnosis.
+
+_STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
+
+
+def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: int) -> list[tuple[int, int, str]]:
+    """Links that are to blame: their ends as nodes of the grid, and what is known of them.
+
+    Counters of words are those of a node, not of its ports, so they do not tell one link from another. Events do. A
+    node that waits for a packet has taken all that have come, and its event says how many. It is the first to give
+    up, so that the others have its ABORT. And no ABORT comes over a link that is cut, so that the node after it waits
+    for one until TIMEOUT has passed a second time.
+
+    Parameters
+    ----------
+    events : dict
+        Events of nodes, by their numbers in the grid.
+    ring : int
+        Number of the rings that the collective was on.
+    timeout : int
+        Cycles without a word after which a node has given the command up.
+    """
+    found = []
+    for members in _rings(plan, ring):
+        ended = [known(events[node].cycles) for node in members if node in events]
+        told = sum(node in events and events[node].status is EventStatus.PEER_ABORT for node in members)
+        for rank, node in enumerate(members):
+            before = members[rank - 1]
+            event, other = events.get(node), events.get(before)
+            if event is None or event.status is not EventStatus.INGRESS_TIMEOUT:
+                continue
+            missing = 0
+            if other is not None and other.status in _STANDSTILL:
+                missing = (other.detail - (event.detail >> 16)) % (1 << 16)
+            waited_twice = known(event.cycles) - min(ended) > timeout // 2
+            if 0 < missing < 1 << 15:
+                found.append((before, node, f"has not delivered {missing} packet{'s' if missing > 1 else ''}"))
+            elif told == len(members) - 1 or waited_twice:
+                found.append((before, node, f"has not delivered what node {node} waited for"))
+    return found
+
+
+def link_name(plan: Plan, before: int, node: int, *, ring: int) -> str:
+    """Name of a link by the ports at both ends."""
+    source, target = (plan.settings[end].seats[ring] for end in (before, node))
+    assert source is not None
+    assert target is not None
+    return f"the link from port {source.sends} of node {before} to port {target.receives} of node {node}"
+
+
+def _rings(plan: Plan, ring: int) -> Sequence[tuple[int, ...]]:
+    """Rings of a plan that commands with this number are on."""
+    def seated(members: tuple[int, ...]) -> bool:
+        seats = [plan.settings[node].seats[ring] for node in members]
+        return len(members) > 1 and all(seat is not None and (seat.rank, seat.size) == (rank, len(members))
+                                        for rank, seat in enumerate(seats))
+
+    return [members for members in plan.rings if seated(members)]

@@ -1,0 +1,331 @@
+"""Training by a schedule whose passes overlap (``delayed:k``): blocks of steps, checked bit for bit.
+
+The golden model does the steps of a block first, with weights of the first k layers that lack the update of the step
+before, and the nodes do them then, in one run. At the end of each block both copies of the weights, masters, state
+and residuals are compared, and the words that nodes have sent in it; the version that each command has computed with
+is that of the schedule.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.memory_map import TRACE_WORDS
+from host.cycles.estimate import Costs
+from host.driver.memory import Buffer, distance_of
+from host.driver.optimizer_settings import FixedSettings, Rule, Settings
+from host.driver.protocols import TrainingRing
+from host.driver.results import Passes
+from host.driver.words import Vector
+from host.features.compute.engine import Computer, computer_of
+from host.features.programs.execution import (
+    Execution,
+    Timing,
+    busiest,
+    costs_of,
+    durations_of,
+    layers_for,
+    number_of,
+    spans_of,
+)
+from host.features.programs.program import CompiledProgram, Queue
+from host.features.programs.schedules import Dense, Schedule
+from host.features.quorum.feeding import run_passes
+from host.training.batches import Batch
+from host.training.comparison import (
+    compare_master,
+    compare_memories,
+    compare_rows,
+    gradients_of,
+    growth,
+    most,
+    names,
+    refuse_nonfinite,
+)
+from host.training.record import DivergenceError, Step
+from host.training.reference import words_of
+from host.training.updates import UpdateExecutor
+from host.training.workloads import Classifier
+from sim.golden.features.programs.program import Span, timeline
+from sim.golden.ring import Traffic
+
+__all__ = ["DelayedExecutor", "OverlappingExecution"]
+
+
+Bits = npt.NDArray[np.uint32]
+
+
+@dataclasses.dataclass
+class _Golden:
+    """A step of the golden model: what its nodes are given, and what they make of it."""
+
+    batch: Batch
+    shares: list[npt.NDArray[np.intp]]
+    losses: list[float]
+    gradients: list[Vector]
+    settings: Settings | FixedSettings
+    traffic: Traffic
+
+
+class DelayedExecutor(UpdateExecutor):
+    """Steps of a run whose passes overlap.
+
+    A block also ends where shares change their sizes on nodes that compute, and where traces are full.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.most, self.equal = self._overlapping.most, self._computer is not None
+        self._passes = 0  # since nodes were given weights
+
+    def _executes(self, ring: TrainingRing) -> Execution:
+        workload, config = self._workload, self._config
+        assert config.overlap is not None
+        self._overlapping = OverlappingExecution(
+            ring, self._length, schedule=Schedule.parse(config.overlap), layers=layers_for(workload),
+            costs=costs_of(workload, config, ring.nodes), computer=computer_of(ring, workload, config))
+        return self._overlapping
+
+    @property
+    def _newest(self) -> int:
+        return (self._passes + 1) % 2
+
+    def _model(self, weights: Vector) -> None:
+        super()._model(weights)
+        self._older: Bits = self._reference.weights.copy()  # weights before the last update
+
+    def _distribute(self, weights: Vector) -> None:
+        super()._distribute(weights)
+        self._spread()
+
+    def _spread(self) -> None:
+        """Write both copies of the weights, and count passes anew: the next one is an even one."""
+        newest, older = (found.view(np.float32) for found in (self._reference.weights, self._older))
+        self._overlapping.write_copies(older, newest)
+        self._passes = 0
+
+    def _copies(self) -> tuple[Bits, Bits]:
+        """First and second copy of the weights, in whole vectors; only the first layers have two."""
+        newest = self._reference.weights
+        return (self._older, newest) if self._passes % 2 == 0 else (newest, self._older)
+
+    def _laid_out(self) -> Bits:
+        """Weights from the base on."""
+        found = self._reference.weights.copy()
+        found[self._apart] = self._copies()[0][self._apart]
+        return found
+
+    @property
+    def _apart(self) -> slice:
+        """Weights of layers with two copies."""
+        return slice(0, self._overlapping.apart)
+
+    def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
+        ring, last = self._ring, first + len(batches) - 1
+        if self._computer is not None:  # the program has the numbers of examples
+            self._give(np.array_split(batches[0].examples, ring.nodes), [])
+        self._overlapping.load()
+        golden = [self._golden(number, batch) for number, batch in enumerate(batches, first)]
+
+        def give(number: int) -> None:
+            step = golden[number]
+            if self._computer is None:
+                self._execution.write(step.gradients)
+            else:
+                assert isinstance(self._workload, Classifier)
+                assert isinstance(self._computer, Computer)
+                self._computer.give([self._workload.examples_of(share) for share in step.shares],
+                                    odd=(self._passes + number) % 2)
+
+        passes, timings = self._overlapping.run_block([step.settings for step in golden], first=self._passes,
+                                                      give=give)
+        self._passes += len(golden)
+        refuse_nonfinite(last, passes.outcome, range(ring.nodes))
+        self.training.timeline = self._execution.timeline
+        before, counters = self._count()
+        self._compare(last, golden, growth(self._reference.counter, before, counters))
+        # Counters are read at the end of a block: its last step has the repairs, and each step its part of cycles.
+        repairs = self._repairs(before, counters)
+        figures = {**self._overlapping.engine_figures(before, counters),
+                   "scatter_cycles": most("SCATTER_REDUCE_CYCLES", before, counters)}
+        parts = {name: None if cycles is None else cycles // len(golden) for name, cycles in figures.items()}
+        found = []
+        for number, (step, timing) in enumerate(zip(golden, timings, strict=True)):
+            share = {**parts, **(repairs if number == len(golden) - 1 else {})}
+            traffic, count = step.traffic, self._workload.count(step.batch.examples)
+            found.append((Step(
+                number=first + number, epoch=step.batch.epoch, loss=sum(step.losses) / count, bound=traffic.bound,
+                scatter_bound=traffic.scatter_bound, words_sent=int(traffic.words.sum()),
+                words_dense=traffic.dense_words, density=traffic.density.tolist(),
+                scatter_words=int(traffic.scatter_words.sum()), weight_elements=traffic.gather_elements,
+                weight_words=traffic.gather_payload, nodes=ring.nodes, cycles=timing.cycles, **timing.figures,
+                **share),
+                sum(step.losses), count))
+        return found
+
+    def _golden(self, number: int, batch: Batch) -> _Golden:
+        """Do a step of the golden model; the parameters of the model are then the newest ones."""
+        reference, parameters = self._reference, self._workload.parameters
+        shares = np.array_split(batch.examples, self._ring.nodes)
+        mixed = reference.weights.copy()
+        mixed[self._apart] = self._older[self._apart]
+        parameters[...] = self._form.parameters(mixed.view(np.float32))
+        self._masks.number = number
+        found, differences = zip(*self._workload.differentiate(shares, self._masks), strict=True)
+        gradients = gradients_of(number, self._form, differences)
+        settings = self._settings(number, self._workload.count(batch.examples))
+        before = reference.weights
+        traffic = reference.step(gradients, settings, self._execution.parts)
+        self._older = before
+        parameters[...] = self._form.parameters(reference.weights.view(np.float32))
+        return _Golden(batch, shares, list(found), gradients, settings, traffic)
+
+    def _compare(self, number: int, golden: Sequence[_Golden], sent: list[int]) -> None:
+        """Compare nodes with the golden model at the end of a block."""
+        if not self._config.check:
+            return
+        ring, reference = self._ring, self._reference
+        compare_rows("weights", number, self._laid_out(), words_of(ring.memory.read_weights(len(reference.weights))))
+        if self._apart.stop:
+            second = words_of(self._overlapping.read_second())
+            compare_rows("weights of the second copy", number, self._copies()[1][self._apart], second)
+        compare_master(ring, reference, number)
+        compare_memories(ring, reference, self._config, number)
+        expected = np.sum([step.traffic.words for step in golden], axis=0).tolist()
+        if sent != expected:
+            raise DivergenceError(f"Step {number}: nodes have sent {names(sent)} words since step "
+                                  f"{number - len(golden)}, and must have sent {names(expected)}")
+        if self._computer is not None and (losses := self._computer.losses()) != golden[-1].losses:
+            raise DivergenceError(f"Step {number}: nodes have computed losses of {names(losses)}, and must have "
+                                  f"computed {names(golden[-1].losses)}")
+
+    def _memory(self) -> dict[str, Any]:
+        return {**super()._memory(), "older": self._older.copy()}
+
+    def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
+        """Go back, or on; both copies of the weights are written in any case, since passes are counted anew."""
+        self._older = memory["older"].copy()
+        super()._recall(memory, nodes=nodes)
+        self._spread()
+
+
+#: Words of a record of a trace, and versions that it tells apart.
+_RECORD_WORDS, _VERSIONS = 2, 1 << 13
+
+
+class OverlappingExecution(Execution):
+    """The passes of a run, in blocks, by a schedule of kind ``delayed``; see
+    :class:`~host.features.programs.execution.Execution`."""
+
+    def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule, layers: Sequence[Dense], costs: Costs,
+                 computer: Computer | None = None):
+        super().__init__(ring, length, schedule=schedule, layers=layers, costs=costs, computer=computer)
+        self._schedule = schedule
+        #: All commands of the last block.
+        self.spans: list[Span] = []
+
+    @property
+    def distance(self) -> int:
+        """See :func:`~host.driver.memory.distance_of`."""
+        return distance_of(self._ring.config)
+
+    @property
+    def apart(self) -> int:
+        """Elements of layers with two copies of their weights, which come first."""
+        return sum(layer.length for layer in self._layers[:self._schedule.behind])
+
+    @property
+    def _second(self) -> Buffer:
+        return Buffer("weights", self.distance, self.apart)
+
+    @property
+    def most(self) -> int:
+        """Most passes of a block, whose records a trace holds."""
+        commands = 3 * len(self._layers) + 1
+        return max(1, int(TRACE_WORDS) // _RECORD_WORDS // (2 * commands))
+
+    @property
+    def timeline(self) -> list[list[Any]] | None:
+        return [list(dataclasses.astuple(span)) for span in self.spans] or None
+
+    def write_copies(self, even: Vector, odd: Vector) -> None:
+        """Write both copies of the weights of layers that have two, in whole vectors, and their distance."""
+        self._ring.settings.set_weight_stride(self.distance)
+        if self.apart:
+            self._ring.memory.write_weights(even[:self.apart])
+            self._ring.memory.write_weights(odd[:self.apart], self._second)
+
+    def read_second(self) -> Vector:
+        """Read the second copy of the weights of layers that have two, a row for each node."""
+        return self._ring.memory.read_weights(self._second)
+
+    def load(self) -> CompiledProgram:
+        """Load the program, unless the nodes have it; its collectives are then the :attr:`parts` of a step."""
+        return self._load(self._schedule)
+
+    def run_block(self, settings: Sequence[Settings | FixedSettings], *, first: int,
+                  give: Callable[[int], None]) -> tuple[Passes, list[Timing]]:
+        """Do passes; ``DivergenceError`` if a layer has computed with other weights than those of its schedule.
+
+        Parameters
+        ----------
+        settings : sequence of Settings
+            Of each pass.
+        first : int
+            Passes since weights were written.
+        give : callable
+            Called with the number of a pass in the block, from 0; gives nodes what it computes with. With an engine
+            all passes have the same numbers of examples, those that were given last.
+        """
+        program = self.load()
+        passes = run_passes(self._ring, program, settings, first=first, give=give,
+                            after="backward 1" if self.computer is None else "forward 1")
+        self._check_versions(program, passes, first)
+        return passes, self._timings(program, passes, len(settings))
+
+    def warm_up(self) -> None:
+        settings = Settings(rule=Rule.SGD, gradient_scale=0.0, learning_rate=0.0)
+        self.run_block([settings], first=0, give=lambda number: None)
+
+    def _check_versions(self, program: CompiledProgram, passes: Passes, first: int) -> None:
+        """Check the version that each command has computed with."""
+        layers = {task.place: number_of(task.fields["region"]) for task in program.tasks
+                  if task.queue is Queue.COMPUTE}
+        for rank, trace in enumerate(passes.traces):
+            counts = dict.fromkeys(layers, 0)
+            for record in trace:
+                if record.end or record.tag not in layers:
+                    continue
+                number = first + counts[record.tag]
+                counts[record.tag] += 1
+                expected = max(0, number - 1) if layers[record.tag] <= self._schedule.behind else number
+                if record.version != expected % _VERSIONS:
+                    raise DivergenceError(
+                        f"Pass {number}: layer {layers[record.tag]} of node {rank} has computed with version "
+                        f"{record.version} of its weights, and must have with {expected % _VERSIONS}")
+
+    def _timings(self, program: CompiledProgram, passes: Passes, count: int) -> list[Timing]:
+        """Cycles of each pass."""
+        self.spans = spans_of(passes, program)
+        durations = durations_of(self.spans, program)
+        golden = timeline(program.timed(), passes=count, nodes=len(passes.traces),
+                          duration=lambda *where: durations[where])
+        measured, modelled = (_lasts(found, count) for found in (self.spans, golden))
+        timings = []
+        for number in range(count):
+            queues = busiest(durations, number)
+            timings.append(Timing(schedule=str(self._schedule), cycles=measured[number], modelled=modelled[number],
+                                  compute=queues["compute"], communicate=queues["communicate"]))
+        return timings
+
+
+def _lasts(found: Sequence[Span], count: int) -> list[int]:
+    """Cycles from the last end of a pass's ring to that of the next one, the first from the first start on."""
+    ends = [min(span.start for span in found)]
+    ends += [max(span.end for span in found if (span.number, span.queue) == (number, Queue.COMMUNICATE))
+             for number in range(count)]
+    return [after - before for before, after in itertools.pairwise(ends)]

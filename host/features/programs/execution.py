@@ -1,0 +1,379 @@
+"""How the nodes do a step of training: by a pass of a program (:mod:`host.features.programs.schedules`), loaded once.
+
+Without a schedule the program is one fused update, and the host writes the gradients to where it finds them. With one
+the host stages the gradients, and COMPUTE puts those of each layer in place when a real engine would have them. Nodes
+that compute (:mod:`host.features.compute.engine`) are given inputs and labels instead, in both cases. The bits are
+the same.
+"""
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hdl.config import NodeConfig, Weights
+from hdl.features.programs.feature import Programs
+from hdl.group import GROUP
+from host.cycles.estimate import Costs
+from host.driver.memory import Buffer, distance_of
+from host.driver.protocols import TrainingRing
+from host.driver.results import Cycles, Outcome, Passes, known
+from host.driver.words import Vector
+from host.features.compute.engine import Computer, Differentiator, check_engine, differentiator_of
+from host.features.programs.program import CompiledProgram, Queue, origin_of, spans
+from host.features.programs.schedules import Computed, Dense, Kind, Schedule, Trials, build, fused
+from host.training.comparison import most
+from host.training.record import NODE, TrainingConfig
+from host.training.reference import Part
+from host.training.workloads import Classifier, Workload
+from sim.golden.features.programs.program import Span, makespan, timeline
+from sim.golden.ring import largest_block
+
+__all__ = ["ALL", "OVERLAPS", "Execution", "GridExecution", "Timing", "busiest", "check_schedule", "costs_of",
+           "durations_of", "execution_of", "layers_for", "number_of", "overlaps", "patience_of", "programmed",
+           "spans_of", "timing_of"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Cycles of a pass, by the traces of the nodes."""
+
+    schedule: str
+    #: From the first start to the last end; of passes that overlap, from the end of the last update of the pass
+    #: before to that of this pass.
+    cycles: int
+    #: The same by the golden model of time, with the durations that were measured.
+    modelled: int
+    #: Sum of the durations in each queue, of the node where it is largest; no pass is shorter than either.
+    compute: int
+    communicate: int
+
+    #: All commands; none of passes that overlap.
+    spans: Sequence[Span] = ()
+
+    @property
+    def bound(self) -> int:
+        return max(self.compute, self.communicate)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Figures of a step."""
+        return {"schedule": self.schedule, "modelled_cycles": self.modelled, "compute_cycles": self.compute,
+                "communicate_cycles": self.communicate}
+
+
+#: Name of all schedules, one after the other; and those of them that every network has.
+ALL = "all"
+OVERLAPS = (Kind.NONE.value, Kind.STRICT.value, Kind.LAYERS.value)
+
+
+class Execution:
+    """The steps of a run, each of which is a pass of a program: by default of one fused update, which finds the
+    gradients in place, or of a schedule, with its layers and the durations of its commands.
+
+    The program of a schedule on nodes that compute, which have a ``computer``, has the number of each node's
+    examples. Where that changes, the node is given the commands of its compute queue again.
+    """
+
+    def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule | None = None,
+                 layers: Sequence[Dense] = (), costs: Costs | None = None, packed_state: bool = False,
+                 computer: Differentiator | None = None):
+        self._ring = ring
+        self._length = length
+        self.computer = computer
+        #: Cycles of the last step's commands that compute, where there is no schedule.
+        self.compute_cycles: Cycles = 0
+        self._asked = schedule
+        self._layers = layers
+        self._costs = costs
+        self._packed_state = packed_state
+        self._trials = Trials(max(len(layers) - 1, 1))
+        self._last: Schedule | None = None
+        self._loaded: tuple[Schedule | None, list[int], CompiledProgram] | None = None
+        #: Cycles of the last pass, where there are a schedule and nodes that trace their commands.
+        self.timing: Timing | None = None
+        #: Collectives of the last step; None for one fused update of the whole vector.
+        self.parts: list[Part] | None = None
+
+    @property
+    def _searches(self) -> bool:
+        return self._asked is not None and self._asked.kind is Kind.SEARCH
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """Schedule of the next step: what was asked for, or the one that a search tries or has chosen."""
+        return Schedule(Kind.CHUNKS, self._trials.size) if self._searches else self._asked
+
+    @property
+    def log(self) -> list[str]:
+        """Lines about the choice of a schedule, and of tilings."""
+        notes = [] if self.computer is None else self.computer.notes
+        if not self._searches:
+            return list(notes)
+        if self._trials.over:
+            return [*notes, *self._trials.lines()]
+        return [*notes, *self._tried()]
+
+    def _tried(self) -> list[str]:
+        """Sizes that a search has tried so far."""
+        return [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self._trials.trials]
+
+    def write(self, gradients: Sequence[Vector]) -> None:
+        """Write the gradients of each node: to their place, or to where COMPUTE takes them from."""
+        if self._asked is None:
+            self._ring.memory.write_gradients(gradients)
+        else:
+            self._ring.memory.write_gradients(gradients, Buffer("gradients", self._length, self._length))
+
+    def compute(self, shares: Sequence[Any]) -> None:
+        """Give each node the examples of its share, where nodes compute."""
+        assert self.computer is not None
+        self.computer.give(shares)
+        if self._asked is None:
+            self.compute_cycles = self.computer.run()
+            if self.computer.programmed:
+                self._loaded = None
+
+    def update(self) -> Outcome:
+        """Have the nodes sum the gradients and update the weights."""
+        schedule = self.schedule
+        program, passes = self._run(schedule)
+        cycles = passes.outcome.cycles
+        if schedule is not None and any(passes.traces):
+            self.timing = timing_of(str(schedule), program, passes)
+            cycles = self.timing.cycles
+        if self._searches and not self._trials.over:
+            self._trials.note(known(cycles))
+        self._last = schedule
+        return dataclasses.replace(passes.outcome, cycles=cycles)
+
+    @property
+    def timeline(self) -> list[list[Any]] | None:
+        """Commands of the last pass, where nodes have traced them."""
+        return None if self.timing is None else [list(dataclasses.astuple(span)) for span in self.timing.spans]
+
+    def figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
+        """Figures of the last step that only a schedule on nodes with a trace, or nodes that compute, have; from
+        counters of all nodes before it and after it."""
+        timing, figures = self.timing, self.engine_figures(before, after)
+        if timing is None and self._last is not None:  # of golden nodes with a command without a model of its cycles
+            return {**figures, "schedule": str(self._last), "modelled_cycles": None, "compute_cycles": None,
+                    "communicate_cycles": None}
+        if timing is None:
+            return {**figures, "compute_cycles": self.compute_cycles}
+        return {**figures, **timing.figures}
+
+    def engine_figures(self, before: list[dict[str, int]],
+                       after: list[dict[str, int]]) -> dict[str, Cycles]:
+        """Figures that only nodes that compute have; from counters as for :meth:`figures`."""
+        if self.computer is None:
+            return {}
+        return {"gemm_cycles": most("GEMM_CYCLES", before, after),
+                "vector_cycles": most("VECTOR_CYCLES", before, after),
+                "centroid_multiplications": self.computer.multiplications}
+
+    def warm_up(self) -> None:
+        """Have the nodes do the commands of the last step once more, on any gradients, as no step of its own."""
+        self._run(self._last or self.schedule)
+
+    def _run(self, schedule: Schedule | None) -> tuple[CompiledProgram, Passes]:
+        """Load the program of a schedule, unless the nodes have it, and run a pass."""
+        program = self._load(schedule)
+        return program, self._ring.programs.run(collectives=program.collectives)
+
+    def _load(self, schedule: Schedule | None) -> CompiledProgram:
+        """Load the program of a schedule, unless the nodes have it."""
+        ring = self._ring
+        lengths = [] if schedule is None or self.computer is None else self.computer.lengths
+        if self._loaded is None or self._loaded[:2] != (schedule, lengths):
+            program = self._program(schedule)
+            ring.programs.load([program.commands(rank, ring.nodes) for rank in range(ring.nodes)],
+                               changes=self._loaded is not None and self._loaded[0] == schedule)
+            self._loaded = schedule, lengths, program
+        return self._loaded[2]
+
+    def _program(self, schedule: Schedule | None) -> CompiledProgram:
+        """Program of a schedule, whose collectives are :attr:`parts`."""
+        if schedule is None or self._costs is None:
+            return fused(self._length, owner=self._ring.partition.root)
+        program = _build(self._ring.config, self._layers, schedule, self._ring.nodes, self._costs,
+                         packed_state=self._packed_state, computer=self.computer)
+        self.parts = [Part(task.operation, *(number_of(task.fields[name]) for name in
+                                             ("gradient_base", "length", "turn")))
+                      for task in program.tasks if task.collective]
+        return program
+
+    def state(self) -> dict[str, Any]:
+        """State that later steps depend on."""
+        return {"trials": [list(one) for one in self._trials.trials],
+                "last": None if self._last is None else str(self._last)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in state["trials"]])
+        self._last = None if state["last"] is None else Schedule.parse(state["last"])
+
+
+class GridExecution(Execution):
+    """Steps of a run, each of which is a fused update in two dimensions."""
+
+    def update(self) -> Outcome:
+        return self._ring.collectives.fused_update(self._length)
+
+    def warm_up(self) -> None:
+        self.update()
+
+
+def number_of(value: int | Sequence[int]) -> int:
+    """Field that is the same for all ranks."""
+    if not isinstance(value, int):
+        raise TypeError(f"Field of a collective must be the same for all ranks, not {value!r}")
+    return value
+
+
+def spans_of(passes: Passes, program: CompiledProgram) -> list[Span]:
+    """Spans of all nodes by their traces, in order of their starts."""
+    origin = origin_of(passes.traces)
+    return sorted((span for node, trace in enumerate(passes.traces)
+                   for span in spans(trace, program, node=node, origin=origin)),
+                  key=lambda span: (span.start, span.node))
+
+
+def durations_of(found: Sequence[Span], program: CompiledProgram) -> dict[tuple[int, int, int, int], int]:
+    """Cycles of each command, by node, pass, queue and place; those of a collective begin with its last node."""
+    begun: dict[tuple[int, int, int], int] = {}
+    for span in found:
+        key = span.number, span.queue, span.place
+        begun[key] = max(span.start, begun.get(key, 0))
+
+    def first(span: Span) -> int:
+        together = program.queues[span.queue][span.place].task.collective
+        return begun[span.number, span.queue, span.place] if together else span.start
+
+    return {(span.node, span.number, span.queue, span.place): span.end - first(span) for span in found}
+
+
+def busiest(durations: Mapping[tuple[int, int, int, int], int], number: int = 0) -> dict[str, int]:
+    """Cycles of a pass in each queue, ``compute`` and ``communicate``, of the node where they are most."""
+    cycles: collections.Counter[tuple[int, int]] = collections.Counter()
+    for (node, one, queue, _), duration in durations.items():
+        if one == number:
+            cycles[queue, node] += duration
+    return {name: max((count for (where, _), count in cycles.items() if where == queue), default=0)
+            for name, queue in (("compute", Queue.COMPUTE), ("communicate", Queue.COMMUNICATE))}
+
+
+def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
+    """Timing of a run of one pass."""
+    found = spans_of(passes, program)
+    durations = durations_of(found, program)
+    golden = timeline(program.timed(), nodes=len(passes.traces), duration=lambda *where: durations[where])
+    return Timing(schedule=name, cycles=makespan(found), modelled=makespan(golden), **busiest(durations),
+                  spans=found)
+
+
+def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Execution:
+    """The way to do a run's steps that its configuration asks for."""
+    length = int(workload.parameters.size)
+    computer = differentiator_of(ring, workload, config)
+    if config.overlap is None:
+        return Execution(ring, length, computer=computer)
+    return Execution(
+        ring, length, schedule=Schedule.parse(config.overlap), layers=layers_for(workload),
+        costs=costs_of(workload, config, ring.nodes), packed_state=config.packed_state, computer=computer)
+
+
+def overlaps(config: TrainingConfig) -> list[str]:
+    """Schedules that are compared: no chunk of 2, 4, … layers holds all but the last."""
+    sizes = itertools.takewhile(lambda size: size < len(config.hidden), (2 << n for n in itertools.count()))
+    return [*OVERLAPS, *(f"chunks:{size}" for size in sizes)]
+
+
+def patience_of(workload: Workload, config: TrainingConfig, nodes: int) -> int:
+    """Cycles that a queue may wait for the other one."""
+    if config.overlap is None:
+        return 0
+    costs = costs_of(workload, config, nodes)
+    return sum(costs.compute(layer.multiplications(backward=backward))
+               for layer in layers_for(workload) for backward in (False, True))
+
+
+def layers_for(workload: Workload) -> list[Dense]:
+    """Layers of a schedule."""
+    if not isinstance(workload, Classifier):
+        raise ValueError(f"Workload of a schedule must be digits, not {workload.name.value}")
+    return workload.layers
+
+
+def costs_of(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
+    """Durations of the commands of a schedule."""
+    return Costs(examples=-(-config.largest(workload.examples) // nodes), macs=config.macs)
+
+
+def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes: int, costs: Costs, *,
+           packed_state: bool, computer: Differentiator | None = None) -> CompiledProgram:
+    schedule.check_state(packed=packed_state)
+    computed = None
+    if computer is not None:
+        assert isinstance(computer, Computer)
+        computed = Computed(computer.lists.commands, computer.lengths)
+    # To nodes without programs the driver sends the commands of one.
+    depth = (node.programs or Programs()).depth
+    return build(schedule, layers, nodes=nodes, costs=costs, staged=layers[-1].base + layers[-1].length,
+                 computed=computed, depth=depth, distance=distance_of(node))
+
+
+def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = False, nodes: int = 1) -> NodeConfig:
+    """The same node with several queues and room for programs of so many layers; without a compute engine, also with
+    COMPUTE and room to stage gradients. For passes that overlap, on so many ``nodes``, it counts the updates of
+    weights, and has masters and room for two copies of weights."""
+    programs = Programs() if node.programs is None else node.programs
+    depth = max(programs.depth, 1 << (2 * layers - 1).bit_length())
+    found = node.replace(programs=programs.replace(depth=depth))
+    if stale:
+        found = found.replace(
+            programs={"versions": True}, weights=found.weights if found.weights.has_master else Weights(master=True),
+            memories={"weight": max(node.memories.weight, 2 << (length - 1).bit_length()),
+                      "state": max(node.memories.state, 1 << (largest_block(length, nodes) - 1).bit_length())})
+    if node.compute:
+        return found
+    words = max(node.memories.gradient, 1 << (2 * length - 1).bit_length())
+    return found.replace(stub={}, memories={"gradient": words})
+
+
+def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
+    """Check what only a schedule whose passes overlap needs."""
+    if not (node.programs and node.programs.versions and node.weights.has_master):
+        raise ValueError("Nodes must count updates of weights and have masters for passes that overlap")
+    if node.codebook_words:
+        raise ValueError(f"Weights must go through a codec without a codebook in passes that overlap, not "
+                         f"{node.weights.codec}")
+    if config.compute == NODE and not config.check:
+        raise ValueError("Run of nodes that compute must be checked where passes overlap, since the golden model "
+                         "keeps the older weights")
+
+
+def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
+    """Check that a ring of such nodes can do a run by its schedule, before there is one; ``ValueError`` with the
+    reason if it cannot."""
+    check_engine(node, workload, config, nodes=nodes)
+    if config.overlap is None:
+        return
+    layers, schedule = layers_for(workload), Schedule.parse(config.overlap)
+    if schedule.kind is Kind.DELAYED:
+        _check_stale(node, config)
+    length = layers[-1].base + layers[-1].length
+    if config.density is not None:
+        raise ValueError("Density must not be given with a schedule, whose programs send everything")
+    computes = config.compute == NODE
+    if not (computes or node.stub):
+        raise ValueError("Nodes must have COMPUTE for a schedule")
+    if workload.parameters.size != length:
+        raise ValueError(f"Layers must each take whole groups of {GROUP} elements for a schedule, {length:,} in all, "
+                         f"not {workload.parameters.size:,}")
+    if not computes and 2 * length > node.memories.gradient:
+        raise ValueError(f"Gradients and staged gradients must take at most the {node.memories.gradient:,} elements "
+                         f"of a node's gradient memory, not {2 * length:,}")
+    tried = Schedule(Kind.CHUNKS, 1) if schedule.kind is Kind.SEARCH else schedule
+    _build(node, layers, tried, nodes, costs_of(workload, config, nodes), packed_state=config.packed_state)

@@ -1,0 +1,151 @@
+"""Schedules of a training run as they were measured: figures, a table, timelines, and execution traces."""
+
+import itertools
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from host.columns import Column, Table, ratio_text
+from host.driver.results import total
+from host.features.programs import chakra
+from host.features.programs.execution import OVERLAPS
+from host.features.programs.schedules import Dense, Kind, Schedule
+from host.features.programs.timeline import draw, write_trace
+from host.training.record import Step, Training, TrainingConfig
+from sim.golden.features.programs.program import Span
+
+__all__ = ["SCHEDULES", "commands_of", "schedules_of", "timeline_names", "write", "write_traces"]
+
+#: Layers of the largest chunks that a run may compare.
+_MAX_CHUNK = 64
+
+#: Kinds of collectives by the first word of their names; an update of the strict schedule is each node's own.
+_KINDS = {"update": chakra.Kind.ALL_REDUCE, "sum": chakra.Kind.REDUCE_SCATTER, "gather": chakra.Kind.ALL_GATHER}
+
+_Run = tuple[TrainingConfig, Training]
+
+
+def _steps(run: _Run) -> list[Step]:
+    """Steps by the schedule that a run has ended with."""
+    steps = run[1].steps
+    return [step for step in steps if step.schedule == steps[-1].schedule]
+
+
+def _larger(*sums: float | None) -> float | None:
+    return None if None in sums else max(value for value in sums if value is not None)
+
+
+def _mean(name: str) -> Column:
+    """Column with the mean of a figure over those steps."""
+    def value(run: _Run) -> float | None:
+        cycles = total(getattr(step, name) for step in _steps(run))
+        return None if cycles is None else cycles / len(_steps(run))
+
+    return Column(name, of=value)
+
+
+def _member(part: int, name: str) -> Column:
+    """Column of the configuration, which is part 0 of a run, or of the outcome, part 1."""
+    return Column(name, of=lambda run: getattr(run[part], name))
+
+
+_CYCLES, _MODELLED, _COMPUTE, _COMMUNICATE = map(_mean, (
+    "cycles", "modelled_cycles", "compute_cycles", "communicate_cycles"))
+#: Columns of a run by a schedule, from its configuration and its outcome.
+SCHEDULES = (
+    _member(0, "overlap"), _member(0, "macs"),
+    Column("schedule", of=lambda run: run[1].steps[-1].schedule), _CYCLES, _MODELLED, _COMPUTE, _COMMUNICATE,
+    Column("bound", of=lambda run: _larger(_COMPUTE.value(run), _COMMUNICATE.value(run))),
+    _member(1, "search"), _member(1, "bit_exact"), _member(1, "timeline"))
+
+
+def schedules_of(report: dict[str, Any]) -> list[Table]:
+    """Table of the schedules of a run by a program; none of another run."""
+    runs = report["schedules"]
+    serial = next((run["cycles"] for run in runs if run["schedule"] == "none"), None)
+    columns = (
+        Column("schedule"), Column("cycles", format=",.0f", modelled=report["modelled"]),
+        Column("of_serial", format=str, of=lambda run: ratio_text(run["cycles"], serial or 0)),
+        Column("of_model", format=str, title="of modelled",
+               of=lambda run: ratio_text(run["cycles"], run["modelled_cycles"] or 0)),
+        *(Column(name, format=",.0f", title=name.removesuffix("_cycles"), modelled=report["modelled"])
+          for name in ("compute_cycles", "communicate_cycles", "bound")))
+    title = f"Cycles of a step, by schedule; compute: {report['compute']}"
+    return [Table(f"{title}, {runs[0]['macs']} multiply-adds per cycle", columns, runs)] if runs else []
+
+
+def _ending(schedule: str) -> str:
+    """Ending of the names of a schedule's files where several are written."""
+    return f"-{schedule.replace(':', '-')}"
+
+
+def timeline_names() -> list[str]:
+    """Names of all files that :func:`write` may write."""
+    chunks = itertools.takewhile(lambda size: size <= _MAX_CHUNK, (2 << n for n in itertools.count()))
+    endings = ["", *map(_ending, (*OVERLAPS, *(f"chunks:{size}" for size in chunks)))]
+    return [f"timeline{ending}.{kind}" for ending in endings for kind in ("json", "png")]
+
+
+def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> list[pathlib.Path]:
+    """Write the timeline of each run's last step, as a trace and as a picture; their paths.
+
+    That of a single run is timeline.json and timeline.png; of several, each name ends with the schedule.
+    """
+    found = []
+    for run in report["schedules"]:
+        if run["timeline"] is None:
+            continue
+        spans = [Span(*one) for one in run["timeline"]]
+        end = "" if len(report["schedules"]) == 1 else _ending(run["schedule"])
+        trace, picture = directory / f"timeline{end}.json", directory / f"timeline{end}.png"
+        write_trace(spans, trace, compute=report["compute"])
+        draw(spans, picture, title=f"{nodes} nodes, {run['schedule']}: {max(one.end for one in spans):,} cycles",
+             note=f"measured; compute: {report['compute']}")
+        found += [trace, picture]
+    return found
+
+
+def commands_of(spans: Sequence[Span], layers: Sequence[Dense], *, strict: bool) -> list[chakra.Command]:
+    """Commands of a node, in the order of their starts.
+
+    Each comes after the one before it in its queue, and after those of other queues that had ended last when it
+    began. Bytes of a collective are those of its elements, whatever codec they have gone through.
+    """
+    lengths = {layer.number: layer.length for layer in layers}
+    passes = len({span.number for span in spans}) > 1
+    found: list[chakra.Command] = []
+    done: list[tuple[Span, str]] = []
+    for span in sorted(spans, key=lambda span: (span.start, span.end)):
+        what, _, numbers = span.name.partition(" ")
+        kind = chakra.Kind.COMPUTE if strict and what == "update" else _KINDS.get(what, chakra.Kind.COMPUTE)
+        elements = 0
+        if kind is not chakra.Kind.COMPUTE:
+            chosen = [int(number) for number in numbers.split("-")] if numbers else [max(lengths), min(lengths)]
+            elements = sum(lengths[number] for number in range(min(chosen), max(chosen) + 1))
+        name = f"{span.name}, pass {span.number}" if passes else span.name
+        latest: dict[int, tuple[Span, str]] = {}
+        for other, label in done:
+            if other.end <= span.start and (other.queue not in latest or latest[other.queue][0].end <= other.end):
+                latest[other.queue] = other, label
+        found.append(chakra.Command(name=name, kind=kind, start=span.start, end=span.end, elements=elements,
+                                    size=4 * elements, after=tuple(label for _, label in latest.values())))
+        done.append((span, name))
+    return found
+
+
+def write_traces(report: dict[str, Any], layers: Sequence[Dense], prefix: pathlib.Path, *,
+                 nodes: int) -> list[pathlib.Path]:
+    """Write traces of the last step of each schedule of a report; the path of the first node's of each.
+
+    Where there are several schedules each name ends with that of its schedule.
+    """
+    written = []
+    for run in report["schedules"]:
+        spans = [Span(*one) for one in run["timeline"]]
+        strict = Schedule.parse(run["schedule"]).kind is Kind.STRICT
+        ranks = [commands_of([span for span in spans if span.node == node], layers, strict=strict)
+                 for node in range(nodes)]
+        end = "" if len(report["schedules"]) == 1 else _ending(run["schedule"])
+        written.append(chakra.write(ranks, prefix.with_name(prefix.name + end),
+                                    note=f"gradring train, measured; compute: {report['compute']}"))
+    return written

@@ -1,0 +1,418 @@
+"""Programs: the commands of a pass, in queues that wait for each other where they have to.
+
+A :class:`Program` is written as if its commands ran one after the other, pass after pass. Each says which regions of
+memory it reads and writes. :meth:`Program.compile` derives the waits with which queues that run at the same time come
+to the same result: a command that reads a region waits for the one that wrote it, and one that writes it waits for
+those that read or wrote it before, in this pass and in those before it. Queues are in order, so one wait for each
+other queue is enough, and a wait that follows from others is left out. A :class:`CompiledProgram`, whose waits are
+known, has descriptors for nodes, commands for golden models, and the check; :func:`spans` reads the trace of its run.
+
+Example
+-------
+::
+
+    program = Program()
+    backward = program.add("backward 1", operation="COMPUTE", queue=Queue.COMPUTE, duration=600,
+                           writes=[Region("gradients", 0, 640)])
+    program.add("update 1", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, collective=True,
+                reads=[Region("gradients", 0, 640)], writes=[Region("weights", 0, 640)])
+    compiled = program.compile()  # the update waits for `backward`, and the next pass's `backward` for the update
+"""
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from hdl.control.protocol import Operation
+from hdl.ring.topology import SMALL_RING
+from host.driver.command import Command
+from host.driver.trace import TraceError, TraceRecord
+from host.features.programs import order
+from host.features.programs.order import LAGS, Region, Wait
+from sim.golden.features.programs.program import Remote, Span, Timed, remote_of
+from sim.golden.features.programs.program_nodes import Placed
+
+__all__ = ["AHEAD", "DEPTH", "NO_WAIT", "CompiledProgram", "Instruction", "Program", "ProgramError", "Queue",
+           "RaceError", "Task", "origin_of", "refuse_cycle", "spans", "touches"]
+
+#: Waits compare counts of 16 bits: a queue may be so many commands ahead of one that waits for it.
+AHEAD = (1 << 15) - 1
+
+#: Passes by which queues of two nodes can be apart that have a collective in each pass: each node's queues by 15, the
+#: nodes by one, and what a wait with a lag adds.
+_APART = 35
+
+#: Wait that holds at once.
+NO_WAIT = Wait()
+
+#: Operations of the collective engine, whose packets carry a number that no two neighbours share.
+_NUMBERED = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST", "PUSH")
+
+
+class ProgramError(ValueError):
+    """A program that a node must not be given."""
+
+
+class RaceError(ProgramError):
+    """Two commands that touch the same region, and that no wait puts in order."""
+
+    def __init__(self, first: "Task", second: "Task", region: Region, lag: int):
+        #: The command that must end first, and the one that starts too early.
+        self.first = first
+        self.second = second
+        self.region = region
+        before = {0: "", 1: " of the pass before"}.get(lag, f" of {lag} passes before")
+        super().__init__(f"{second.name} may start before {first.name}{before} has ended, and both touch {region}: "
+                         f"let it wait")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """A command of a program."""
+
+    #: Name in messages, pictures and tables.
+    name: str
+    #: Place in the program, from 0.
+    place: int
+    queue: int
+    operation: str
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    #: Whether all nodes carry it out together.
+    collective: bool
+    #: Cycles that it takes, as far as they are known beforehand.
+    duration: int
+    #: Fields of the command's descriptor: a number, or one for each rank.
+    fields: Mapping[str, int | Sequence[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """A command of a program with its waits, one for each other queue, in ascending order of queues."""
+
+    task: Task
+    waits: tuple[Wait, ...]
+    #: For each rank its wait for another node; empty if there is none. One for the rank itself is for another queue.
+    remotes: tuple[Remote | None, ...] = ()
+
+    def fields(self, rank: int) -> dict[str, int]:
+        """Fields of the descriptor that a rank is given, those of its waits included."""
+        found = {name: value if isinstance(value, int) else value[rank] for name, value in self.task.fields.items()}
+        waits, remote = list(self.waits), remote_of(self.remotes, rank)
+        if remote is not None and remote.unit == rank:
+            number = remote.queue - (remote.queue > self.task.queue)
+            waits[number] = order.later(waits[number], Wait(remote.after, remote.lag))
+        for number, wait in enumerate(waits):
+            found |= {f"after_{number}": wait.after, f"lag_{number}": wait.lag}
+        if remote is not None and remote.unit != rank:
+            found |= {"remote": 1, "unit": remote.unit, "unit_queue": remote.queue, "after_1": remote.after,
+                      "lag_1": remote.lag}
+        return found
+
+
+def touches(tasks: Sequence[Task]) -> list[order.Touch]:
+    return [order.Touch(task.queue, task.reads, task.writes) for task in tasks]
+
+
+def refuse_cycle(tasks: Sequence[Task], waits: order.Waits) -> None:
+    cycle = [tasks[place].name for place in order.find_cycle([task.queue for task in tasks], waits)]
+    if cycle:
+        circle = " for ".join([*cycle, cycle[0]])
+        raise ProgramError(f"Commands must not wait for each other in a circle, not {circle}")
+
+
+class CompiledProgram:
+    """The commands of each queue, with their waits.
+
+    Waits of each task are by the queue waited for; nothing is checked, see :meth:`check`. Waits for other nodes are
+    one for each rank or none at all; with such, ``nodes`` are those of the ring.
+    """
+
+    def __init__(self, tasks: tuple[Task, ...], queues: int, waits: order.Waits, *, remotes: order.Remotes = (),
+                 nodes: int | None = None):
+        self.tasks = tasks
+        self._waits = tuple(waits)
+        self._remotes = [tuple(mine) for mine in remotes] or [()] * len(tasks)
+        self._nodes = nodes
+        #: Instructions of each queue.
+        self.queues = tuple(
+            tuple(Instruction(task, tuple(waits[task.place].get(other, NO_WAIT) for other in range(queues)
+                                          if other != queue), self._remotes[task.place])
+                  for task in tasks if task.queue == queue)
+            for queue in range(queues))
+
+    @property
+    def collectives(self) -> int:
+        """Numbers of collectives that a pass takes: one for each command of the collective engine."""
+        return sum(task.operation in _NUMBERED for task in self.tasks)
+
+    @property
+    def most_passes(self) -> int | None:
+        """Passes that one run may take at most; None if there may be any number.
+
+        Counts of commands have 16 bits, so a queue that others wait for must not run ahead of them without end. It
+        cannot where it waits for them in turn.
+        """
+        far = [len(self.queues[wait.queue]) for _, _, wait in self.remote_waits()]
+        together = any(task.collective for task in self.tasks)
+        apart = [AHEAD // length for length in far if not together or _APART * length > AHEAD]
+        edges = {(self.tasks[place].queue, other) for place, other, _ in self.waits()}
+        loose = [other for queue, other in edges if queue not in _reachable(other, edges)]
+        return min((*apart, *(AHEAD // len(self.queues[queue]) for queue in loose)), default=None)
+
+    def timed(self) -> list[list[Timed]]:
+        """Commands of each queue, for the golden model of time."""
+        return [[Timed(one.task.name, one.task.duration, one.task.collective, one.waits, one.remotes)
+                 for one in queue] for queue in self.queues]
+
+    def placed(self, nodes: int) -> list[list[Placed]]:
+        """Commands of each queue, for the golden model of nodes."""
+        return [[Placed(one.task.operation, [one.fields(rank) for rank in range(nodes)], one.task.collective,
+                        one.waits, one.remotes) for one in queue] for queue in self.queues]
+
+    def commands(self, rank: int, nodes: int, *, epoch: int = 0, model: int = 0) -> list[list[Command]]:
+        """Commands of each queue for the program memory of the node with a rank, in a ring of so many nodes.
+
+        Tags are places in the program; all commands have the epoch and the model. ``ProgramError`` is raised if there
+        is no operation of that name, or the program is for another number of nodes.
+        """
+        if any(self._remotes) and nodes != self._nodes:
+            raise ProgramError(f"Nodes must be the {self._nodes} that commands wait for each other on, not {nodes!r}")
+        for task in self.tasks:
+            if task.operation not in Operation.__members__:
+                raise ProgramError(f"Operation of {task.name} must be one of a node, not {task.operation!r}")
+        numbers = {place: number for number, place in enumerate(
+            task.place for task in self.tasks if task.operation in _NUMBERED)}
+        return [[Command(**{"operation": Operation[one.task.operation], "rank": rank, "size": nodes, "epoch": epoch,
+                            "model": model, "tag": one.task.place, "collective": numbers.get(one.task.place, 0),
+                            **one.fields(rank)}) for one in queue] for queue in self.queues]
+
+    def waits(self) -> Iterator[tuple[int, int, Wait]]:
+        """All waits: the place of the command that waits, the queue that it waits for, and the wait."""
+        for place, mine in enumerate(self._waits):
+            for queue, wait in sorted(mine.items()):
+                if wait.after:
+                    yield place, queue, wait
+
+    def remote_waits(self) -> Iterator[tuple[int, int, Remote]]:
+        """All waits for other nodes: the place of the command that waits, its rank, and the wait."""
+        for place, mine in enumerate(self._remotes):
+            for rank, remote in enumerate(mine):
+                if remote is not None and remote.unit != rank:
+                    yield place, rank, remote
+
+    def replace(self, place: int, queue: int, wait: Wait = NO_WAIT) -> "CompiledProgram":
+        """The same program with another wait of a command for a queue, or without it; not checked."""
+        waits = [dict(mine) for mine in self._waits]
+        waits[place][queue] = wait
+        return CompiledProgram(self.tasks, len(self.queues), waits, remotes=self._remotes, nodes=self._nodes)
+
+    def check(self) -> None:
+        """Check what the waits put in order, over all passes; ``ProgramError`` if commands wait for each other in a
+        circle, of one node or of several, ``RaceError`` if two commands may touch a region at the same time, or in
+        another order than that of the program."""
+        refuse_cycle(self.tasks, self._waits)
+        self._refuse_node_cycle()
+        queues = [task.queue for task in self.tasks]
+        found = [conflict for conflict, _ in
+                 order.races(queues, self._waits, order.conflicts(touches(self.tasks)))]
+        if found:
+            worst = min(found, key=lambda conflict: conflict.lag)
+            raise RaceError(self.tasks[worst.first], self.tasks[worst.second], worst.region, worst.lag)
+
+    def _refuse_node_cycle(self) -> None:
+        """Refuse commands that wait for each other over nodes."""
+        if self._nodes is None:
+            return
+        for place, rank, _ in self.remote_waits():
+            task = self.tasks[place]
+            others = [queue for queue in range(len(self.queues)) if queue != task.queue]
+            # Of the two waits of a descriptor, the second is the one for another node.
+            if any(self._waits[place].get(queue, NO_WAIT).after for queue in others[1:]):
+                raise ProgramError(f"{task.name} of rank {rank} must wait for queue {others[0]} of its node alone, "
+                                   f"beside another node: let a QUIESCE before it wait for the other queue")
+        found = order.find_node_cycle([task.queue for task in self.tasks], self._waits, self._remotes,
+                                      [task.collective for task in self.tasks], self._nodes)
+        names = [self.tasks[place].name + ("" if rank is None else f" of rank {rank}") for rank, place in found]
+        if names:
+            raise ProgramError(f"Commands must not wait for each other in a circle, not "
+                               f"{' for '.join([*names, names[0]])}")
+
+
+def _reachable(start: int, edges: Iterable[tuple[int, int]]) -> set[int]:
+    """Queues that a queue waits for, or that those wait for."""
+    found: set[int] = set()
+    left = [start]
+    while left:
+        here = left.pop()
+        new = {other for queue, other in edges if queue == here} - found
+        found |= new
+        left += new
+    return found
+
+
+#: Commands of a queue that a node's program memory has room for, unless it is configured otherwise.
+DEPTH = 64
+
+
+class Queue(enum.IntEnum):
+    """Queues of a node; each runs its commands in order."""
+
+    COMPUTE = 0
+    COMMUNICATE = 1
+    MOVE = 2
+
+
+class Program:
+    """The commands of a pass, in the order in which a single queue would carry them out.
+
+    A queue has room for ``depth`` commands. A program in which commands wait for those of other nodes has the nodes
+    of the ring.
+    """
+
+    def __init__(self, *, queues: int = 2, depth: int = DEPTH, nodes: int | None = None):
+        if not 1 <= queues <= 3:
+            raise ValueError(f"Queues must be 1 to 3, not {queues!r}")
+        if not 1 <= depth < AHEAD // LAGS:
+            raise ValueError(f"Depth must be at least 1 and below {AHEAD // LAGS:,}, not {depth!r}")
+        if nodes is not None and not 1 <= nodes <= SMALL_RING:
+            raise ValueError(f"Nodes must be 1 to {SMALL_RING}, not {nodes!r}")
+        self._queues = queues
+        self._depth = depth
+        self._nodes = nodes
+        self._remotes: list[list[Remote | None]] = []
+        self._tasks: list[Task] = []
+        self._by_hand: list[dict[int, Wait]] = []
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return tuple(self._tasks)
+
+    def add(self, name: str, *, operation: str, queue: int, reads: Iterable[Region] = (),
+            writes: Iterable[Region] = (), collective: bool = False, duration: int = 0,
+            fields: Mapping[str, int | Sequence[int]] = MappingProxyType({})) -> Task:
+        """Add a command behind all others; see :class:`Task`. ``ProgramError`` if the queue has no room for it, the
+        name is taken, or the node has no such queue."""
+        if not 0 <= queue < self._queues:
+            raise ProgramError(f"Queue of {name} must be one of {self._queues}, not {queue!r}")
+        if any(task.name == name for task in self._tasks):
+            raise ProgramError(f"Names of commands must differ, not twice {name}")
+        if sum(task.queue == queue for task in self._tasks) == self._depth:
+            raise ProgramError(f"Queue {queue} must have at most {self._depth:,} commands, and {name} is one more: "
+                               f"take nodes with a larger program memory")
+        if duration < 0:
+            raise ValueError(f"Duration of {name} must be zero or more, not {duration!r}")
+        task = Task(name=name, place=len(self._tasks), queue=int(queue), operation=operation, reads=tuple(reads),
+                    writes=tuple(writes), collective=collective, duration=duration, fields=dict(fields))
+        self._tasks.append(task)
+        self._by_hand.append({})
+        self._remotes.append([])
+        return task
+
+    def wait(self, task: Task, other: Task, *, lag: int = 0,
+             unit: int | Sequence[int | None] | None = None) -> None:
+        """Have a command wait for another, in addition to what :meth:`compile` derives; ``ProgramError`` if a queue
+        would wait for itself, or a command for two other nodes.
+
+        Parameters
+        ----------
+        task, other : Task
+            The command that waits, and the one that it waits for. One of the same queue that comes before, or of an
+            earlier pass, has always ended.
+        lag : int
+            Passes from the other one to this one.
+        unit : int or sequence, optional
+            Rank of the node whose command is waited for: one number, or one for each rank, with None for a rank that
+            does not wait. By default each node waits for its own. Nodes know of commands of others by control words,
+            so they must have links with replay.
+        """
+        for one in (task, other):
+            if one.place >= len(self._tasks) or self._tasks[one.place] is not one:
+                raise ProgramError(f"Command must be one of this program, not {one.name}")
+        if not 0 <= lag < LAGS:
+            raise ValueError(f"Lag must be 0 to {LAGS - 1}, not {lag!r}")
+        if unit is not None:
+            self._wait_for_nodes(task, other, lag, unit)
+            return
+        if task.queue == other.queue:
+            if lag == 0 and other.place >= task.place:
+                raise ProgramError(f"{task.name} must not wait for {other.name}, which its queue starts after it")
+            return
+        place = order.places([one.queue for one in self._tasks])[other.place]
+        waits = self._by_hand[task.place]
+        waits[other.queue] = order.later(waits.get(other.queue, NO_WAIT), Wait(place + 1, lag))
+
+    def _wait_for_nodes(self, task: Task, other: Task, lag: int, unit: int | Sequence[int | None]) -> None:
+        """Have a command wait for one of another node, or on that node for the same command there."""
+        if self._nodes is None:
+            raise ProgramError(f"Program must have a number of nodes for {task.name} to wait for one of them")
+        units = [unit] * self._nodes if isinstance(unit, int) else list(unit)
+        if len(units) != self._nodes or any(one is not None and not 0 <= one < self._nodes for one in units):
+            raise ProgramError(f"Units that {task.name} waits for must be ranks of {self._nodes} nodes, one for each "
+                               f"of them, not {unit!r}")
+        number = order.places([one.queue for one in self._tasks])[other.place]
+        mine = list(self._remotes[task.place]) or [None] * self._nodes
+        for rank, one in enumerate(units):
+            if one is None or (one == rank and task.queue == other.queue and (lag or other.place < task.place)):
+                continue  # it has ended in any case
+            if one == rank and task.queue == other.queue:
+                raise ProgramError(f"{task.name} must not wait for {other.name}, which its queue starts after it")
+            known = mine[rank]
+            if known is not None and (known.unit, known.queue) != (one, other.queue):
+                raise ProgramError(f"{task.name} of rank {rank} must wait for one queue of one node, not of nodes "
+                                   f"{known.unit} and {one}: let a QUIESCE before it wait for the other")
+            wait = Wait(number + 1, lag)
+            if known is not None:
+                wait = order.later(Wait(known.after, known.lag), wait)
+            mine[rank] = Remote(one, other.queue, *wait)
+        self._remotes[task.place] = mine
+
+    def compile(self, *, derive: bool = True) -> "CompiledProgram":
+        """Derive the waits, and check them; without ``derive``, those alone count that were made by hand.
+        ``ProgramError`` if commands would wait for each other for ever, ``RaceError`` if two of them may touch a
+        region at the same time, or in another order, without derived waits."""
+        waits: list[dict[int, Wait]] = [dict(mine) for mine in self._by_hand]
+        if derive:
+            queues = [task.queue for task in self._tasks]
+            found = order.conflicts(touches(self._tasks))
+            for mine, derived in zip(waits, order.needed(queues, found), strict=True):
+                for queue, wait in derived.items():
+                    mine[queue] = order.later(mine.get(queue, NO_WAIT), wait)
+            refuse_cycle(self._tasks, waits)
+            waits = order.reduced(queues, waits, found, self._by_hand)
+        compiled = CompiledProgram(tuple(self._tasks), self._queues, tuple(waits), remotes=self._remotes,
+                                   nodes=self._nodes)
+        compiled.check()
+        return compiled
+
+
+_TIMES = 1 << 32
+
+
+def origin_of(traces: Sequence[Sequence[TraceRecord]]) -> int:
+    """Time of the earliest record of all nodes, whose clocks agree; the least difference counts, as times wrap."""
+    times = [record.time for trace in traces for record in trace]
+    if not times:
+        return 0
+    return (times[0] + min((time - times[0] + _TIMES // 2) % _TIMES - _TIMES // 2 for time in times)) % _TIMES
+
+
+def spans(trace: Sequence[TraceRecord], program: CompiledProgram, *, node: int, origin: int) -> list[Span]:
+    """Spans of a run, in order of their starts, by a time that counts as 0; tags are places in the program;
+    ``TraceError`` if records are not those of commands of this program, each with its start and its end, in the order
+    of its queue."""
+    found = []
+    for queue, commands in enumerate(program.queues):
+        mine = [record for record in trace if record.queue == queue]
+        for count, (start, end) in enumerate(zip(mine[::2], mine[1::2], strict=False)):
+            number, place = divmod(count, max(len(commands), 1))
+            expected = commands[place].task.place if commands else None
+            if (start.tag, start.end, end.tag, end.end) != (expected, False, expected, True):
+                raise TraceError(f"Trace must have start and end of command {expected} of pass {number} in queue "
+                                 f"{queue}, not {start} and {end}")
+            found.append(Span(node, queue, commands[place].task.name, (start.time - origin) % _TIMES,
+                              (end.time - origin) % _TIMES, number, place))
+        if len(mine) % 2:
+            raise TraceError(f"Trace must have the end of every command, and {mine[-1]} has none")
+    return sorted(found, key=lambda span: (span.start, span.queue))

@@ -1,0 +1,454 @@
+"""Programs of the nodes of a ring: loads, runs, events, and traces.
+
+Nodes with two queues keep their programs. To nodes with one queue the driver sends the commands of a program in each
+pass, one after the other.
+"""
+
+import dataclasses
+import itertools
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from hdl.control.program_layouts import program_header_layout
+from hdl.control.protocol import EventFlag, EventStatus, Operation
+from hdl.control.sequencer import RUN_BITS
+from hdl.engines import operations
+from hdl.ring.topology import SMALL_RING
+from host.driver.command import Command, Event, ProgramRun
+from host.driver.command_queueing import CommandQueueing, PendingCommand
+from host.driver.device import Device
+from host.driver.devices import Devices
+from host.driver.errors import DeviceError, DeviceTimeoutError
+from host.driver.node_operations import PlannedLists
+from host.driver.results import Cycles, Outcome, Passes, slowest, total
+from host.driver.trace import TraceRecord
+from host.driver.words import pack, places
+
+__all__ = ["RUNS", "NodeProgram", "RingPrograms", "Staged", "commands_of", "digest", "end_slot", "named"]
+
+#: Numbers of runs, from 1 on.
+RUNS = (1 << int(RUN_BITS)) - 1
+
+#: Longest look for events, in cycles: where nodes have different numbers of commands; and in rounds of gradients,
+#: since a node gets its next computation when an event is taken.
+_LOOK, _SHORT_LOOK = 500, 100
+
+#: Fields that the driver gives a command that it sends.
+_GIVEN = ("operation", "tag", "collective", "epoch")
+
+
+#: Commands of each queue of a node.
+NodeProgram: TypeAlias = Sequence[Sequence[Command]]
+
+#: Header of a load for the idle bank.
+_HEADER = places(program_header_layout(banks=2))
+
+
+@dataclasses.dataclass(kw_only=True)
+class Staged:
+    """Programs in the idle banks."""
+
+    programs: list[list[list[Command]]]
+    model: int  # their number
+    set: int | None = None  # set that they hold from, once all nodes have acknowledged that
+    comparisons: int = 0  # comparisons without an edit that stays
+
+
+class RingPrograms:
+    """Programs of all nodes.
+
+    Parameters
+    ----------
+    planned : PlannedLists
+        Lists that commands of programs may run.
+    """
+
+    def __init__(self, devices: Devices, commands: CommandQueueing, planned: PlannedLists):
+        self._devices = devices
+        self._config = devices.config
+        self._commands = commands
+        self._planned = planned
+        self._programs: list[list[list[Command]]] = []
+        self._all_loaded = False  # no load has failed since: every node has its program of these
+        self._model = 0
+        self._staged: Staged | None = None
+        self._next_set: int | None = None
+        self._on_ring = {one.code for config in devices.configs for one in operations(config) if one.on_ring}
+
+    def _next_run(self) -> int:
+        """Number of the next run, not that of the latest run of any node; 0 without control words."""
+        if not self._config.has_signals:
+            return 0
+        latest = {int(device.latest_run) for device in self._devices}
+        number = max(latest) % RUNS + 1
+        while number in latest:
+            number = number % RUNS + 1
+        return number
+
+    @property
+    def loaded(self) -> tuple[int, list[list[list[Command]]]]:
+        """Number of the program that nodes were given last, and its commands; none before, or after a failed load."""
+        return (self._model, self._programs) if self._all_loaded else (0, [])
+
+    @property
+    def staged(self) -> tuple[int, list[list[list[Command]]], int | None] | None:
+        """Number of the program in the idle banks, its commands, and the set that it holds from once nodes have
+        acknowledged that; None if there is none."""
+        return None if self._staged is None else (self._staged.model, self._staged.programs, self._staged.set)
+
+    @property
+    def next_set(self) -> int | None:
+        """Set after the latest run, which an edit must name, in nodes with two banks; None if there was no run."""
+        return self._next_set
+
+    def begin_set(self, number: int) -> None:
+        """Have the next set be this one, by a run of no passes: banks change if an edit waits for it."""
+        self._turn(number)
+        latest = [device.latest_run for device in self._devices]
+        self._devices.ask(lambda rank, device: device.submit_run(
+            ProgramRun(0, model=self._model, first=number)))
+        for device, run in zip(self._devices, latest, strict=True):
+            device.latest_run = run
+        self._next_set = number
+
+    def _turn(self, first: int) -> None:
+        """Take the staged programs for the loaded ones, if their set begins."""
+        if self._staged is not None and self._staged.set == first:
+            self._programs, self._model, self._staged = self._staged.programs, self._staged.model, None
+
+    def load(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
+        """Give each node its program, which stays loaded; in order of rank.
+
+        Raises ``ProgramTooLongError``: a queue has no room for all of its commands; ``ProgramRunningError``: a
+        program runs; ``ValueError``: commands wait for other nodes without control words, or with programs of other
+        lengths; or a program has more queues than nodes with several of them; ``PlanError``: a program runs a list
+        that is not of the memory plan; nothing is loaded then.
+
+        Parameters
+        ----------
+        programs : sequence of sequence of sequence of Command
+            Commands of each queue of each node, with the same tags on all nodes. Tags are in the order in which a
+            single queue would carry the commands out: so nodes with one queue are sent them.
+        model : int
+            Number of the program, which :meth:`run` names.
+        changes : bool
+            Whether to send only the queues that differ from the programs that this ring has loaded.
+        """
+        self._check(programs)
+        if self._config.queues > 1:
+            known = self._programs if changes and self._all_loaded and model == self._model else []
+            self._all_loaded = False
+            for queue in range(self._config.queues):
+                pending = [device.submit_load_program(queue, named(device, program, queue), model=model)
+                           for rank, (device, program) in enumerate(zip(self._devices, programs, strict=True))
+                           if not known or commands_of(known[rank], queue) != commands_of(program, queue)]
+                for one in pending:
+                    one.result()
+        self._programs = [[list(commands) for commands in program] for program in programs]
+        self._model = model
+        self._all_loaded = True
+
+    def _check(self, programs: Sequence[NodeProgram]) -> None:
+        """Raise an error for programs that nodes cannot have; see :meth:`load`."""
+        self._planned.check(command.weight_base for program in programs for queue in program for command in queue
+                            if command.operation is Operation.LAYERS)
+        if len(programs) != len(self._devices):
+            raise ValueError(f"Programs must be one per node, {len(self._devices)}, not {len(programs)}")
+        queues = self._config.queues
+        if queues > 1:
+            most = max(map(len, programs))
+            if most > queues:
+                raise ValueError(f"Program must be one of at most the {queues} queues that nodes have, not of {most}")
+        if _waits_for_nodes(programs):
+            if not self._config.has_signals:
+                raise ValueError("Nodes must have replay and two queues for commands to wait for other nodes")
+            lengths = [tuple(map(len, program)) for program in programs]
+            if len(set(lengths)) > 1:
+                raise ValueError(f"Queues must have as many commands on each node where commands wait for other "
+                                 f"nodes, not {' and '.join(str(one) for one in dict.fromkeys(lengths))}")
+
+    def stage(self, programs: Sequence[NodeProgram], *, model: int | None = None) -> Iterator[None]:
+        """Load the idle banks of nodes with two, step by step: each step loads a queue of all nodes. Programs may
+        run meanwhile. An edit that waits is taken back. The number of the program is the next one by default.
+
+        Raises ``ProgramTooLongError`` if a queue has no room for all of its commands.
+        """
+        staged = Staged(programs=[[list(commands) for commands in program] for program in programs],
+                        model=(self._model + 1) % 256 if model is None else model)
+        self._staged = staged
+        for queue in range(self._config.queues):
+            pending = [device.submit_load_program(queue, named(device, program, queue), model=staged.model,
+                                                  idle=True)
+                       for device, program in zip(self._devices, programs, strict=True)]
+            for one in pending:
+                one.result()
+            yield
+
+    def drop_staged(self) -> None:
+        """Empty the idle banks, which takes back an edit that waits."""
+        self._staged = None
+        self._devices.ask(lambda rank, device: device.submit_load_program(0, [], idle=True))
+
+    def compare_staged(self, *, number: int) -> None:
+        """Have nodes compare the idle banks with the digests of the programs that were staged, and no edit wait: one
+        with this number is taken back by a load of no commands, which leaves the program as it is.
+
+        Raises ``DeviceError`` if a node has received something else, or is in another set; its idle bank is empty
+        then.
+        """
+        self.edit(number=number, set=self._next_set or 0)
+        staged = self._staged
+        assert staged is not None
+        staged.set, staged.comparisons = None, staged.comparisons + 1
+        self._devices.ask(lambda rank, device: device.submit_load_program(
+            self._config.queues - 1, [], slot=end_slot(device, staged.programs[rank]), model=staged.model,
+            idle=True))
+
+    def edit(self, *, number: int, set: int) -> None:
+        """Have the programs that were staged hold from a set on, a run with this ``first``, and wait for the
+        acknowledgements of all nodes.
+
+        Raises ``DeviceError`` if a node refuses the edit; it is taken back on all nodes then.
+        """
+        staged = self._staged
+        if staged is None:
+            raise ValueError("Programs must be staged before an edit")
+        digests = [digest(device, program, staged)
+                   for device, program in zip(self._devices, staged.programs, strict=True)]
+        pending = [device.submit_edit(number=number, set=set, digest=digest)
+                   for device, digest in zip(self._devices, digests, strict=True)]
+        refused: DeviceError | None = None
+        for one in pending:
+            try:
+                one.result()
+            except DeviceError as error:
+                refused = refused or error
+        if refused is not None:
+            self.drop_staged()
+            raise refused
+        staged.set = self._next_set = set
+
+    def run(self, *, collectives: int, passes: int = 1, parity: int = 0, first: int = 0, traced: bool = True,
+            on_event: Callable[[int, Event], None] = lambda rank, event: None,
+            over: Callable[[], bool] = lambda: False) -> Passes:
+        """Run the programs of all nodes, wait for them, and read the traces.
+
+        Raises ``RingError``: a command failed on at least one node. The ring must be put in order by
+        :meth:`TrainingRing.recover`; then the programs are still loaded; ``TraceError``: there were more commands
+        than a node's trace holds.
+
+        Parameters
+        ----------
+        collectives : int
+            Numbers of collectives that a pass takes.
+        passes, parity, first : int
+            Parameters of :class:`~host.driver.command.ProgramRun`. Nodes with one queue have no other copy of
+            weights.
+        traced : bool
+            Whether to read the traces, which hold 256 records.
+        on_event, over : callable
+            See :meth:`host.features.programs.ring_programs.RingPrograms.play`. A run that is over before its end has
+            no error; nodes still run their programs, until :meth:`TrainingRing.recover`.
+        """
+        if self._config.queues == 1:
+            return self.send(passes)
+        self._commands.wait()
+        since = self._pointers() if traced else []
+        collective = self._commands.take_numbers(passes * collectives)
+        queues = self.play(passes, parity=parity, first=first, collective=collective, collectives=collectives,
+                           on_event=on_event, over=over)
+        events = [list(itertools.chain(*own)) for own in queues]
+        failed = [next((event for event in own if event.status != EventStatus.OK), None) for own in events]
+        counts = [passes * sum(map(len, program)) for program in self._programs]
+        short = any(len(own) < count for own, count in zip(events, counts, strict=True))
+        if any(failed) or (short and not over()):
+            self._fail(events, failed, counts)
+        traces = [device.trace(begun) for device, begun in zip(self._devices, since, strict=traced)]
+        return Passes(events=events, traces=traces, outcome=_outcome(events, traces))
+
+    def _pointers(self) -> list[int]:
+        """Records that each node has written."""
+        return [int(value) for value in self._devices.ask(
+            lambda rank, device: device.submit_read_register("TRACE_POINTER"))]
+
+    def play(self, passes: int, *, parity: int = 0, first: int = 0, collective: int = 0, collectives: int = 0,
+             patience: int | None = None,
+             on_event: Callable[[int, Event], None] = lambda rank, event: None,
+             over: Callable[[], bool] = lambda: False) -> list[list[list[Event]]]:
+        """Run the programs that nodes with two queues have loaded, and take their events, of failures as well.
+
+        Events are taken of all nodes in turn, since a node without room for another event makes all nodes wait.
+        Where nodes are in step, each look waits for an event of every node. Where they have different numbers of
+        commands, or do not wait for each other's gradients, a look is short, so that a node without an event does not
+        delay the events of other nodes.
+
+        Raises ``DeviceTimeoutError``: a node still runs its programs, but has ended no command for ``patience``
+        cycles.
+
+        Parameters
+        ----------
+        passes, parity, first, collective, collectives
+            Parameters of :meth:`host.driver.device.Device.run`.
+        patience : int, optional
+            Cycles that each look for an event takes at most; longer than any command.
+        on_event : callable
+            Called with the rank of a node and each of its events, while the programs run.
+        over : callable
+            Called after each look: once it gives True no more events are taken, and nodes are left as they are.
+
+        Returns
+        -------
+        list of list of list of Event
+            Events of each node, by queue, in order. A run that a failed command has ended has fewer of them.
+        """
+        self._turn(first)
+        self._next_set = (first + passes) % (1 << 16)
+        if patience is None:
+            patience = 4 * self._devices.timeout + max(
+                (command.duration + 2 * command.length for program in self._programs for queue in program
+                 for command in queue), default=0)
+        number, nodes = self._next_run(), len(self._devices)
+        small = nodes <= SMALL_RING  # nodes of a larger ring have no control words, which need rank and size
+        self._devices.ask(lambda rank, device: device.submit_run(ProgramRun(
+            passes, model=self._model, parity=parity, collective=collective, collectives=collectives, number=number,
+            rank=rank if small else 0, size=nodes if small else 0, first=first)))
+        return self._events(passes, patience, on_event, over)
+
+    def _events(self, passes: int, patience: int, on_event: Callable[[int, Event], None],
+                over: Callable[[], bool]) -> list[list[list[Event]]]:
+        """Events of a run; see :meth:`play`."""
+        events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
+        look, waited = min(patience, self._longest_look), 0
+        missing = {rank: count for rank, program in enumerate(self._programs)
+                   if (count := passes * sum(map(len, program)))}
+        while missing and not over():
+            looks = dict(zip(missing, self._devices.ask(
+                lambda rank, device: device.submit_pop_event(look), missing), strict=True))
+            waited = 0 if any(looks.values()) else waited + look
+            for rank, event in looks.items():
+                stopped = event is None and not self._devices[rank].read_fields("PROGRAM_STATUS")["running"]
+                if stopped:  # it may have come since
+                    event = self._devices[rank].pop_event(0)
+                if event is not None:
+                    events[rank][event.queue].append(event)
+                    missing[rank] -= 1
+                    on_event(rank, event)
+                elif stopped:
+                    missing[rank] = 0  # the run was ended by a command that failed
+                elif waited >= patience:
+                    raise DeviceTimeoutError(f"{self._devices[rank].name}: no command of the program has ended in "
+                                             f"{patience} cycles, and {missing[rank]} events are missing")
+            missing = {rank: count for rank, count in missing.items() if count}
+        return events
+
+    @property
+    def _longest_look(self) -> int:
+        """Cycles that a look for events may take: any number where nodes have their n-th events at about one time."""
+        if any(command.round for program in self._programs for queue in program for command in queue):
+            return _SHORT_LOOK
+        return _LOOK if len({tuple(map(len, program)) for program in self._programs}) > 1 else (1 << 32) - 1
+
+    def _fail(self, events: list[list[Event]], failed: list[Event | None], counts: list[int]) -> None:
+        """Raise the error of a run that has not ended well.
+
+        Of a node that gave all its events, the last one speaks for it; one that gave less, and none of an error, has
+        not ended its program.
+        """
+        speaking = [bad or (own[-1] if len(own) == count and own else None)
+                    for own, bad, count in zip(events, failed, counts, strict=True)]
+        tag, rank = next(((event.tag, rank) for rank, event in enumerate(failed) if event is not None), (None, 0))
+        named = (command.operation for queue in self._programs[rank] for command in queue if command.tag == tag)
+        operation = next(named, Operation.QUIESCE)
+        raise self._commands.diagnose(operation, speaking)
+
+    def send(self, passes: int = 1) -> Passes:
+        """Send the nodes, of one queue or two, the commands of their programs, one after the other.
+
+        Raises ``RingError`` if a command failed on at least one node; later ones were carried out.
+        """
+        if not self._programs:
+            raise ValueError("Programs must be loaded before they are sent")
+        if _waits_for_nodes(self._programs):
+            raise ValueError("Commands that wait for other nodes must be run by the nodes, and not be sent")
+        self._commands.wait()
+        order = sorted((command.tag, queue, place) for queue, commands in enumerate(self._programs[0])
+                       for place, command in enumerate(commands))
+        pending = [self._submit_step({rank: program[queue][place] for rank, program in enumerate(self._programs)})
+                   for _ in range(passes) for _, queue, place in order]
+        self._commands.wait(*pending)
+        events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
+        for (tag, queue, _), one in zip(passes * order, pending, strict=True):
+            for rank, event in one.events.items():
+                events[rank][queue].append(dataclasses.replace(event, tag=tag))
+        together = [list(itertools.chain(*queues)) for queues in events]
+        return Passes(events=together, traces=[], outcome=_outcome(together, []))
+
+    def _submit_step(self, step: dict[int, Command]) -> PendingCommand[dict[int, Event]]:
+        """Queue one command of the program on each node.
+
+        A LATCH, which nodes with one queue do not have, becomes a QUIESCE: no setting is written during a pass.
+        """
+        operation = step[0].operation
+        if operation == Operation.LATCH and not self._commands.knows(operation):
+            operation = Operation.QUIESCE
+        if operation in self._on_ring:
+            fields = [{name: value for name, value in vars(command).items() if name not in _GIVEN}
+                      for command in step.values()]
+            return self._commands.submit_together(operation, lambda pending: dict(pending.events), fields)
+        return self._commands.submit_apart({rank: dataclasses.replace(command, operation=operation)
+                                            for rank, command in step.items()},
+                                           patience=max(command.duration for command in step.values()))
+
+
+def _waits_for_nodes(programs: Sequence[NodeProgram]) -> bool:
+    """Whether some command waits for another node."""
+    return any(command.remote and command.after_1 for program in programs for queue in program for command in queue)
+
+
+def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outcome:
+    """Outcome of a run that has ended well on every node."""
+    def flagged(flag: EventFlag) -> tuple[int, ...]:
+        return tuple(rank for rank, own in enumerate(events) if any(flag in event.flags for event in own))
+
+    # A record of a later time may come first, since two in one cycle wait for each other; times wrap.
+    cycles: list[Cycles] = []
+    for trace in traces:
+        times = [(record.time - trace[0].time + (1 << 31)) % (1 << 32) - (1 << 31) for record in trace]
+        cycles.append(max(times, default=0) - min(times, default=0))
+    if not any(traces):
+        cycles = [total(event.cycles for event in own) for own in events]
+    return Outcome(cycles=slowest(cycles), local_nan=flagged(EventFlag.LOCAL_NAN),
+                   not_finite=flagged(EventFlag.NOT_FINITE))
+
+
+def commands_of(program: NodeProgram, queue: int) -> list[Command]:
+    """Commands of a queue; a program may have fewer queues than a node."""
+    return list(program[queue]) if queue < len(program) else []
+
+
+def named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
+    """Commands of a queue in the name of the tenant that asks."""
+    return [device.named(command) for command in commands_of(program, queue)]
+
+
+def end_slot(device: Device, program: NodeProgram) -> int:
+    """Slot after the last command of a node's last queue."""
+    return len(commands_of(program, device.config.queues - 1))
+
+
+def digest(device: Device, program: NodeProgram, staged: Staged) -> int:
+    """Digest of loads of all queues for the idle bank of a node, and of loads that took back an edit."""
+    value, queues = 0, int(device.config.queues)
+    for queue in range(queues):
+        value = _header(value, staged, queue=queue)
+        for command in named(device, program, queue):
+            value = zlib.crc32(command.words().tobytes(), value)
+    for _ in range(staged.comparisons):
+        value = _header(value, staged, queue=queues - 1, slot=end_slot(device, program))
+    return value
+
+
+def _header(before: int, staged: Staged, **fields: int) -> int:
+    """Digest after the header of a load."""
+    return zlib.crc32(pack(_HEADER, {**fields, "idle": 1, "model": staged.model}, "Program's").tobytes(), before)

@@ -1,0 +1,421 @@
+"""Schedules of a training step: which layers travel together, and when.
+
+A pass has a forward command for each layer, from the first to the last, and a backward command for each, from the
+last to the first. Gradients of a layer are there when its backward command has ended, and its weights are free to
+change then. The last layer, which is the first in backward, is always sent alone where layers travel in parts.
+
+=========  ============================================================================================
+none       one fused update of all layers, after the last backward command
+strict     a reduce-scatter for each layer; after the last, an update of all owned blocks, and one all-gather
+layers     a fused update for each layer
+chunks:n   a fused update for every n layers
+delayed:k    a fused update for each layer; the first k compute with weights that lack the update of the pass before
+=========  ============================================================================================
+
+The number of layers that travel together can be searched: sizes of chunks are tried until one is not shorter.
+"""
+
+import dataclasses
+import enum
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from hdl.choices import suggestion
+from hdl.group import GROUP
+from host.cycles.estimate import Collective, Costs
+from host.features.programs.order import Region
+from host.features.programs.program import DEPTH, CompiledProgram, Program, Queue, Task
+from sim.golden.ring import groups_before
+
+__all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Computed", "Copies", "Dense", "Kind", "Schedule", "Trials",
+           "Work", "build", "chunks", "fused", "layers_of", "modelled", "search"]
+
+#: Flags that the host sets for each pass of a run of several: gradients are staged, or settings are written.
+STAGED_FLAG, SETTINGS_FLAG = 1, 2
+
+#: Settings of the optimizer that all updates of a pass use.
+_SETTINGS = "settings"
+
+
+class Kind(enum.Enum):
+    """Kinds of schedules, by the names the command line knows them by."""
+
+    NONE = "none"
+    STRICT = "strict"
+    LAYERS = "layers"
+    CHUNKS = "chunks"
+    DELAYED = "delayed"
+    SEARCH = "search"
+
+
+#: Kinds with a number of layers, and the least of these.
+_COUNTED = {Kind.CHUNKS: 1, Kind.DELAYED: 0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A schedule, as it is asked for."""
+
+    kind: Kind
+    #: Layers that travel together, of kind ``chunks``, or whose weights are one update behind, of kind ``delayed``.
+    layers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind in _COUNTED and self.layers < _COUNTED[self.kind]:
+            raise ValueError(f"Layers of {self.kind.value} must be at least {_COUNTED[self.kind]}, not "
+                             f"{self.layers!r}")
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}:{self.layers}" if self.kind in _COUNTED else self.kind.value
+
+    @property
+    def behind(self) -> int:
+        """First layers that compute with weights which lack the update of the pass before."""
+        return self.layers if self.kind is Kind.DELAYED else 0
+
+    def check_state(self, *, packed: bool) -> None:
+        """Raise ``ValueError`` if parts of state that is stored as bfloat16 would begin inside a word."""
+        if packed and self.kind in (Kind.LAYERS, Kind.CHUNKS, Kind.DELAYED):
+            raise ValueError(f"Schedule with state as bfloat16 must be none or strict, not {self}: state of a part "
+                             f"may begin inside a word")
+
+    @classmethod
+    def parse(cls, text: str) -> "Schedule":
+        """The schedule that a text names, as ``strict`` or ``chunks:2``."""
+        name, colon, number = text.partition(":")
+        try:
+            kind = Kind(name)
+            if (kind in _COUNTED) != bool(colon):
+                raise ValueError
+            return cls(kind, int(number)) if colon else cls(kind)
+        except ValueError:
+            kinds = [kind.value for kind in Kind]
+            names = ", ".join(f"{kind.value}:n" if kind in _COUNTED else kind.value for kind in Kind)
+            similar = "" if name in kinds else suggestion(kinds, name)
+            raise ValueError(f"Overlap must be one of {names} with n of at least 1, or 0 of delayed, not {text!r}"
+                             f"{similar}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """A linear layer, and the place of its parameters in the vector of all."""
+
+    #: Number of the layer, from 1.
+    number: int
+    inputs: int
+    outputs: int
+    #: Its first element; a multiple of 32.
+    base: int
+
+    @property
+    def length(self) -> int:
+        """Weights and biases, and zeros up to the next group."""
+        return int(-(-(self.inputs + 1) * self.outputs // GROUP) * GROUP)
+
+    def multiplications(self, *, backward: bool) -> int:
+        """Multiply-adds for each example: forward, or backward of weights and, but in the first layer, of inputs."""
+        return self.inputs * self.outputs * (2 if backward and self.number > 1 else 1)
+
+
+def layers_of(widths: Sequence[int]) -> list[Dense]:
+    """The layers of a perceptron of the given widths, inputs and outputs included, one behind the other."""
+    if len(widths) < 2:
+        raise ValueError(f"Widths must be two or more, not {list(widths)!r}")
+    found: list[Dense] = []
+    for number, (before, after) in enumerate(itertools.pairwise(widths), start=1):
+        found.append(Dense(number, before, after, found[-1].base + found[-1].length if found else 0))
+    return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Copies:
+    """Layers whose weights have two copies, which take turns from pass to pass.
+
+    Such a layer computes with weights that lack the update of the pass before, and its update writes the copy that it
+    has computed with. The other layers have one copy. Each layer is a region whose updates a node counts.
+    """
+
+    #: First layers with two copies; None where no updates are counted.
+    layers: int | None = None
+    #: Elements from the first copy to the second.
+    distance: int = 0
+
+    def weights(self, layer: Dense) -> Region:
+        """Weights of a layer."""
+        return Region("weights", layer.base, layer.length, alternate=self.distance if self._apart(layer) else 0)
+
+    def fields(self, layer: Dense) -> dict[str, int]:
+        """Fields of commands that use or update the weights of a layer."""
+        apart = int(self._apart(layer))
+        return {} if self.layers is None else {"region": layer.number, "alternate": apart, "apart": apart}
+
+    def _apart(self, layer: Dense) -> bool:
+        return self.layers is not None and layer.number <= self.layers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Work:
+    """A command that computes, or moves what was computed."""
+
+    #: ``forward`` or ``backward``, and the number of the layer; or another name.
+    name: str
+    operation: str
+    reads: list[Region]
+    writes: list[Region]
+    #: Multiply-adds for each example.
+    multiplications: int
+    #: Fields of the command's descriptor that depend on the layer.
+    fields: dict[str, int]
+    queue: Queue = Queue.COMPUTE
+    #: Cycles, where they do not follow from multiply-adds.
+    duration: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Computed:
+    """Commands of a compute engine, in order."""
+
+    commands: Sequence[Work]
+    #: Examples of each node, which are the length of the commands.
+    lengths: Sequence[int] | None = None
+
+
+def modelled(layers: Sequence[Dense], *, staged: int, copies: "Copies | None" = None) -> list[Work]:
+    """Forward and backward commands of nodes without a compute engine, which copy gradients that were staged: from an
+    element on that is behind all gradients."""
+    copies = copies or Copies()
+    if staged < sum(_extent(layers)):
+        raise ValueError(f"Staged gradients must lie behind all {sum(_extent(layers)):,} elements, not at {staged!r}")
+
+    def work(layer: Dense, name: str, reads: list[Region], writes: list[Region]) -> Work:
+        return Work(name=f"{name} {layer.number}", operation="COMPUTE", reads=reads, writes=writes,
+                    multiplications=layer.multiplications(backward=name == "backward"),
+                    fields={"gradient_base": layer.base, "state_base": staged + layer.base,
+                            "length": layer.length if writes else 0, **copies.fields(layer)})
+
+    found = [work(layer, "forward", [copies.weights(layer)], []) for layer in layers]
+    for layer in reversed(layers):
+        reads = [Region("gradients", staged + layer.base, layer.length)]
+        if layer.number > 1:
+            reads.append(copies.weights(layer))
+        found.append(work(layer, "backward", reads, [_of("gradients", [layer])]))
+    if copies.layers is not None:  # the first of the backward commands, behind all those of the pass before
+        found[len(layers)].fields["wait"] = STAGED_FLAG
+    return found
+
+
+def chunks(layers: Sequence[Dense], size: int) -> list[list[Dense]]:
+    """Layers that travel together, in the order of backward: the last one alone, then ``size`` at a time."""
+    backward = list(reversed(layers))
+    return [backward[:1], *(backward[n:n + size] for n in range(1, len(backward), size))]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Builder:
+    """Commands of a pass for one ring of nodes."""
+
+    program: Program
+    layers: Sequence[Dense]
+    nodes: int
+    costs: Costs
+    copies: Copies
+
+    def compute(self, commands: Sequence[Work], lengths: Sequence[int] | None) -> None:
+        """All forward and backward commands."""
+        for one in commands:
+            duration = self.costs.compute(one.multiplications) if one.duration is None else one.duration
+            given = {} if lengths is None or one.queue is not Queue.COMPUTE else {"length": lengths}
+            self.program.add(one.name, operation=one.operation, queue=one.queue, reads=one.reads,
+                             writes=one.writes, duration=duration,
+                             fields={**one.fields, **given, "duration": duration})
+
+    def latch(self) -> None:
+        """LATCH, so that all updates of the pass have the same settings."""
+        flag = {} if self.copies.layers is None else {"wait": SETTINGS_FLAG}
+        self.program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region(_SETTINGS, 0, 1)],
+                         duration=self.costs.latch, fields=flag)
+
+    def update(self, part: Sequence[Dense]) -> Task:
+        """A fused update of neighbouring layers."""
+        regions = [_of(space, part) for space in ("weights", "state")]
+        return self._collective("update", Collective.FUSED_UPDATE, part, writes=regions,
+                                reads=[_of("gradients", part), Region(_SETTINGS, 0, 1), *regions])
+
+    def stale(self, layer: Dense) -> Task:
+        """A fused update of a layer on nodes with masters, which reads no weights."""
+        state = _of("state", [layer])
+        return self._collective("update", Collective.FUSED_UPDATE, [layer], fields=self.copies.fields(layer),
+                                reads=[_of("gradients", [layer]), Region(_SETTINGS, 0, 1), state],
+                                writes=[self.copies.weights(layer), state])
+
+    def strict(self) -> None:
+        """A reduce-scatter for each layer, an update of all owned blocks, and an all-gather."""
+        for layer in reversed(self.layers):
+            gradients = [_of("gradients", [layer])]
+            self._collective("sum", Collective.REDUCE_SCATTER, [layer], reads=gradients, writes=gradients)
+        base, length = _extent(self.layers)
+        first = [(rank + 1) % self.nodes for rank in range(self.nodes)]
+        groups = [len(range(one, length // GROUP, self.nodes)) for one in first]
+        bases = [base + GROUP * one if count else base for one, count in zip(first, groups, strict=True)]
+        regions = [_of(space, self.layers) for space in ("weights", "state")]
+        self.program.add("update", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, writes=regions,
+                         reads=[_of("gradients", self.layers), Region(_SETTINGS, 0, 1), *regions],
+                         duration=self.costs.collective(Collective.FUSED_UPDATE, GROUP * max(groups), nodes=1),
+                         fields={"gradient_base": bases, "weight_base": bases, "state_base": 0,
+                                 "length": [GROUP * count for count in groups], "rank": 0, "size": 1,
+                                 "stride": self.nodes})
+        weights = [_of("weights", self.layers)]
+        self._collective("gather", Collective.ALL_GATHER, self.layers, reads=weights, writes=weights)
+
+    def communicate(self, schedule: Schedule) -> None:
+        """All sums and updates."""
+        match schedule.kind:
+            case Kind.NONE:
+                self.update(self.layers)
+            case Kind.STRICT:
+                self.strict()
+            case Kind.LAYERS | Kind.CHUNKS:
+                for part in chunks(self.layers, schedule.layers):
+                    self.update(part)
+            case Kind.DELAYED:
+                for layer in reversed(self.layers):
+                    self.stale(layer)
+            case Kind.SEARCH:
+                raise ValueError("Schedule of a program must be one, not search: measure several and choose")
+
+    def _collective(self, name: str, kind: Collective, part: Sequence[Dense], *, reads: list[Region],
+                    writes: list[Region], fields: Mapping[str, int] = MappingProxyType({})) -> Task:
+        base, length = _extent(part)
+        turn = base // GROUP % self.nodes
+        before = [GROUP * groups_before(base // GROUP, self.nodes, (rank + 1) % self.nodes)
+                  for rank in range(self.nodes)]
+        numbers = sorted(layer.number for layer in part)
+        label = name if len(part) == len(self.layers) > 1 else f"{name} {numbers[-1]}"
+        if 1 < len(part) < len(self.layers):
+            label += f"-{numbers[0]}"
+        return self.program.add(
+            label, operation=kind.name, queue=Queue.COMMUNICATE, reads=reads, writes=writes, collective=True,
+            duration=self.costs.collective(kind, length, nodes=self.nodes),
+            fields={"gradient_base": base, "weight_base": base, "state_base": before, "length": length, "turn": turn,
+                    **fields})
+
+
+def _extent(part: Sequence[Dense]) -> tuple[int, int]:
+    """First element and number of elements of neighbouring layers."""
+    base = min(layer.base for layer in part)
+    return base, max(layer.base + layer.length for layer in part) - base
+
+
+def _of(space: str, part: Sequence[Dense]) -> Region:
+    return Region(space, *_extent(part))
+
+
+def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int | None = None,
+          computed: Computed | None = None, depth: int = DEPTH, distance: int = 0) -> CompiledProgram:
+    """The program of a training step, by any schedule but ``search``, a series of others (see :func:`search`), in
+    queues with room for ``depth`` commands.
+
+    COMPUTE copies gradients from a region whose first element is ``staged`` (see :func:`modelled`), unless there are
+    commands of a compute engine, ``computed``. Copies of weights, of a schedule whose layers have two, lie
+    ``distance`` elements apart.
+    """
+    if nodes < 1:
+        raise ValueError(f"Node count must be at least 1, not {nodes!r}")
+    lengths = None if computed is None else computed.lengths
+    if lengths is not None and len(lengths) != nodes:
+        raise ValueError(f"Lengths must be one per node, {nodes}, not {len(lengths)}")
+    copies = _copies(schedule, layers, distance)
+    if computed is not None:
+        commands = computed.commands
+    elif staged is not None:
+        commands = modelled(layers, staged=staged, copies=copies)
+    else:
+        raise ValueError("Staged gradients must have a place where no engine computes")
+    program = Program(queues=1 + max(Queue.COMMUNICATE, *(one.queue for one in commands)), depth=depth)
+    builder = _Builder(program, layers, nodes, costs, copies)
+    builder.compute(commands, lengths)
+    builder.latch()
+    builder.communicate(schedule)
+    return program.compile()
+
+
+def _copies(schedule: Schedule, layers: Sequence[Dense], distance: int) -> Copies:
+    """Copies of the weights of a schedule's layers; ``ValueError`` if they overlap."""
+    if schedule.kind is not Kind.DELAYED:
+        return Copies()
+    if schedule.behind > len(layers):
+        raise ValueError(f"Layers one update behind must be at most all {len(layers)}, not {schedule.behind}")
+    if schedule.behind and distance < sum(_extent(layers[:schedule.behind])):
+        raise ValueError(f"Copies of weights must lie at least {sum(_extent(layers[:schedule.behind])):,} elements "
+                         f"apart, not {distance!r}")
+    return Copies(layers=schedule.behind, distance=distance)
+
+
+def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
+    """The simplest program of a step: one fused update of a vector, whose gradients the host has put in place; with
+    an ``owner`` all groups belong to that rank."""
+    dealing = {} if owner is None else {"root": owner, "one_owner": 1}
+    gradients, weights, state = (Region(space, 0, length) for space in ("gradients", "weights", "state"))
+    program = Program()
+    program.add("update", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, reads=[gradients, weights, state],
+                writes=[weights, state], collective=True, fields={"length": length, **dealing})
+    return program.compile()
+
+
+class Trials:
+    """The sizes of chunks that a search tries, one after the other, behind ``trials`` that were made before.
+
+    A chunk of all layers but the last one, ``most``, or of more, holds them all, and is the last that is tried.
+    """
+
+    def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
+        if most < 1:
+            raise ValueError(f"Layers to choose chunks from must be at least 1, not {most!r}")
+        self._most = most
+        #: Sizes and cycles so far.
+        self.trials = list(trials)
+
+    @property
+    def over(self) -> bool:
+        """Whether a size was not shorter than the one before it, or there is none left."""
+        if not self.trials:
+            return False
+        return self._longer or self.trials[-1][0] >= self._most
+
+    @property
+    def _longer(self) -> bool:
+        return len(self.trials) > 1 and self.trials[-1][1] >= self.trials[-2][1]
+
+    @property
+    def size(self) -> int:
+        """The size to be tried next, and in the end the one that was chosen."""
+        if self.over:
+            return self.trials[-2 if self._longer else -1][0]
+        return 2 * self.trials[-1][0] if self.trials else 1
+
+    def note(self, cycles: int) -> None:
+        """Note the cycles of a pass with chunks of the size that was to be tried."""
+        self.trials.append((self.size, cycles))
+
+    @property
+    def claimed(self) -> int | None:
+        """The size that a literal reading of the claim chooses: the first that was shorter than the one before it, at
+        which that search ends."""
+        return next((size for (_, before), (size, cycles) in itertools.pairwise(self.trials) if cycles < before),
+                    None)
+
+    def lines(self) -> list[str]:
+        """The log of a search that is over: a line for each trial, and one for both readings of the rule."""
+        found = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
+        literal = "none" if self.claimed is None else f"chunks:{self.claimed}"
+        return [*found, f"chosen: chunks:{self.size} (the first that is shorter than the one before: {literal})"]
+
+
+def search(most: int, measure: Callable[[int], int]) -> Trials:
+    """Try chunks of 1, 2, 4, … layers, of which ``measure`` has the cycles of a pass, until a size is not shorter
+    than the one before it; see :class:`Trials`."""
+    trials = Trials(most)
+    while not trials.over:
+        trials.note(measure(trials.size))
+    return trials

@@ -1,0 +1,171 @@
+"""The command `gradring quantize`."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hdl.config import Memories, NodeConfig
+from hdl.config.forms import as_dict
+from hdl.features.quantization.feature import Quantization
+from host.console import (
+    HostPort,
+    Nodes,
+    Progress,
+    Threads,
+    given_options,
+    make_console,
+    shown,
+    thread_count,
+)
+from host.driver.protocols import TrainingRing
+from host.features.quantization import experiment as quantize
+from host.features.quantization.candidates import UNITS, Candidate, CellCount, SchemeOptions, candidates
+from host.features.quantization.network import FloatLayer
+from host.features.quantization.report import advice, table, verdict
+from host.models.digits import Dataset, digits
+from host.options import Option, Section, command, option
+from host.output import claim, prepare
+from host.training import weight_files
+from host.training.record import TrainingConfig
+from host.training.trainer import train
+from host.training.workloads import Classifier, WorkloadName
+from host.transports.session import open_session
+from sim.verilated import toolchain
+
+__all__ = ["quantize_command"]
+
+_FILES = ("report.json", "report.png", "model.npz", "model.onnx", "weights.npz")
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightOptions(Section):
+    """Weights that are quantised."""
+
+    weights: Path | None = option(
+        None, help="Weights, written by `gradring train`, of a perceptron that classifies digits.",
+        shown_default="build/sim/weights.npz; where there is none, one is trained")
+    retrain: bool = option(False, "--train", help="Train, whatever there is.")
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulationOptions(Section):
+    """Simulation of the ring."""
+
+    threads: Threads = None
+    host_port: HostPort = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtraOptions(Section):
+    """Results in addition to the report."""
+
+    onnx: bool = option(False, help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs "
+                                    "gradring[onnx].")
+    synth: bool = option(True, help="Synthesise, meanwhile, the units for integers and for a float offset, to count "
+                                    "LUTs.")
+
+
+@command
+def quantize_command(
+    *,
+    context: typer.Context, source: WeightOptions, nodes: Nodes = 4,
+    seed: Annotated[int, Option("Seed of training.")] = TrainingConfig.seed,
+    simulation: SimulationOptions, scheme: SchemeOptions, extra: ExtraOptions,
+    output: Annotated[Path, Option("Folder of report.json, report.png, model.npz and model.onnx.",
+                                   shown_default="build/quantize")] = toolchain.BUILD / "quantize",
+) -> None:
+    """Quantise a trained perceptron by every scheme, and measure it on the nodes."""
+    given, training = given_options(context), TrainingConfig(seed=seed)
+    _refuse(given, source, scheme)
+    console, node = make_console(), NodeConfig(
+        memories=Memories(planes=training.optimizer.planes), features=(Quantization(),))
+    node.check_ring(nodes)
+    count = thread_count(simulation.threads, nodes)
+    prepare(output, files=_FILES)
+    with Progress(console) as progress, contextlib.ExitStack() as stack:
+        progress.stage("data")
+        data = digits()
+        path, trained = ((output / "weights.npz", None) if source.retrain
+                         else quantize.find_weights(source.weights, output))
+        if trained is not None and given("seed"):
+            raise ValueError(f"Option --seed is for training, and {shown(path)} has trained weights: add --train, or "
+                             f"leave it out")
+        if extra.onnx:
+            quantize.check_onnx()  # before anything is built
+        if trained is not None:
+            quantize.check_layers(layers := quantize.layers_of(trained, data), data, _candidates(layers, scheme))
+        claim(output, files=_FILES, keep=() if trained is None else ("weights.npz",))
+        cells = CellCount(UNITS if extra.synth else ())
+        stack.callback(cells.close)
+        with open_session(node, nodes=nodes, threads=count, host_port=simulation.host_port,
+                          announce=progress.stage) as session:
+            seconds = dict(session.build_seconds)
+            if trained is None:
+                begun = time.perf_counter()
+                trained = _trained(session.ring, data, training, path, progress)
+                seconds["train"] = time.perf_counter() - begun
+            begun = time.perf_counter()
+            layers = quantize.layers_of(trained, data)
+            exported, agreement = quantize.export(layers, data, scheme.config(), output, onnx=extra.onnx)
+            result = _measured(layers, data, session.ring, scheme, progress=progress,
+                               cells=cells if extra.synth else None)
+            seconds["quantize"] = time.perf_counter() - begun
+    result |= {"trained_weights": shown(path), "stage_seconds": seconds, "configuration": as_dict(node),
+               "onnx": None if agreement is None else {"equal": agreement.equal, "tied": agreement.tied,
+                                                       "within": agreement.within}}
+    result, paths = quantize.write(result, output)
+    console.print(table(result))
+    for line in (verdict(result), advice(result), None if agreement is None else
+                 f"Answers of onnxruntime to {len(data.test_x)} test images: {agreement}.",
+                 " · ".join(map(shown, (*paths, *exported)))):
+        if line is not None:
+            console.print(line, soft_wrap=True)
+
+
+def _refuse(given: Callable[[str], bool], source: WeightOptions, scheme: SchemeOptions) -> None:
+    """Raise ``ValueError`` for an option that is given and has no effect."""
+    for name, wrong, reason in (
+            ("percentile", scheme.calibration != "percentile",
+             f"is for calibration percentile, not {scheme.calibration}"),
+            ("weights", source.retrain, "is for weights that are there, not with --train")):
+        if wrong and given(name):
+            raise ValueError(f"Option --{name} {reason}: leave it out")
+
+
+def _trained(ring: TrainingRing, data: Dataset, config: TrainingConfig, path: Path,
+             progress: Progress) -> weight_files.TrainedWeights:
+    """Train on the ring, and write the weights."""
+    task = Classifier(data, config.hidden)
+    progress.stage("train", config.steps(task.examples), task)
+    train(ring, task, config, on_step=progress.step)
+    trained = weight_files.TrainedWeights(workload=WorkloadName.DIGITS, hidden=config.hidden, seed=config.seed,
+                                          parameters=task.parameters)
+    weight_files.save(trained, path)
+    return trained
+
+
+def _candidates(layers: Sequence[FloatLayer], scheme: SchemeOptions) -> list[Candidate]:
+    """All candidates, with the calibration of the options."""
+    return candidates(len(layers), calibration=scheme.config().calibration, percentile=scheme.percentile)
+
+
+def _measured(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, scheme: SchemeOptions, *,
+              progress: Progress, cells: CellCount | None) -> dict[str, Any]:
+    """The report of all candidates on the ring, with LUT4 of units where ``cells`` counts them."""
+    def lut4(unit: str) -> int | None:
+        if cells is None:
+            return None
+        if not cells.known(unit):
+            progress.stage(f"synthesis of {unit}")
+        return cells(unit)
+
+    chosen = _candidates(layers, scheme)
+    progress.stage("quantize", len(chosen))
+    return quantize.collect(
+        layers, data, ring, chosen, lut4=lut4,
+        on_row=lambda row: progress.advance(f"{row['label']}, {row['bits']} bits: {row['accuracy']:.2%}"))

@@ -1,0 +1,235 @@
+"""A trained perceptron in integers: quantised by every scheme, measured on the nodes, and reported.
+
+Schemes with an integer offset run on the nodes' integer datapath, and every score is compared with the golden model,
+bit for bit. A float offset cannot; its accuracy is computed here, as a unit for it would.
+
+Beside the network as it was trained there is one with a skewed last layer: its smallest weight is subtracted from all
+of its weights. All scores then are higher by the same amount, so that predictions are what they were, and no weight
+is negative. Its last layer alone has 4 bits.
+"""
+
+import dataclasses
+import importlib.util
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.driver.protocols import TrainingRing
+from host.driver.results import known
+from host.features.quantization import files
+from host.features.quantization.candidates import SCHEMES, SKEWED, Candidate, skewed
+from host.features.quantization.network import (
+    FloatLayer,
+    QuantizationConfig,
+    QuantizedNetwork,
+    activations,
+    float_layers,
+    infer,
+    node_layers,
+    quantize,
+)
+from host.features.quantization.onnx import Agreement
+from host.features.quantization.report import SCHEMA, verdict
+from host.features.quantization.schemes import Extrema, Scheme, quantize_weights
+from host.models.digits import Dataset
+from host.models.layers import perceptron
+from host.schema import write_report
+from host.training.record import DivergenceError
+from host.training.weight_files import TrainedWeights, load
+from host.training.workloads import WorkloadName
+from sim.verilated.toolchain import BUILD
+
+__all__ = ["INPUT_SCALE", "check_layers", "check_onnx", "collect", "export", "find_weights", "layers_of", "measure",
+           "on_ring", "write"]
+
+Row = dict[str, Any]
+
+#: Pixels are multiples of this.
+INPUT_SCALE = 1 / 16
+
+
+def find_weights(given: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
+    """Weights of a perceptron that classifies digits: those given, or else those of training or of an earlier run, if
+    there are such; and their path, or the path that they would have. ``ValueError`` if the file that was given has
+    others."""
+    if given is not None:
+        weights = load(given)
+        if weights.workload is not WorkloadName.DIGITS:
+            raise ValueError(f"{given} must have weights of {WorkloadName.DIGITS.value}, not of "
+                             f"{weights.workload.value}")
+        return given, weights
+    for path in (BUILD / "sim" / "weights.npz", output / "weights.npz"):
+        if path.exists() and (weights := load(path)).workload is WorkloadName.DIGITS:
+            return path, weights
+    return output / "weights.npz", None
+
+
+def layers_of(weights: TrainedWeights, data: Dataset) -> list[FloatLayer]:
+    """The layers of a perceptron that was trained on this data."""
+    widths = [data.train_x.shape[1], *weights.hidden, data.classes]
+    size = sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths))
+    if weights.parameters.shape != (size,):  # before memory is taken for a model of this size
+        raise ValueError(f"Parameters of a perceptron with hidden layers {weights.hidden!r} must be {size:,}, "
+                         f"not {weights.parameters.size:,}")
+    model = perceptron(data.train_x.shape[1], weights.hidden, data.classes)
+    return float_layers(model, weights.parameters)
+
+
+def check_layers(layers: Sequence[FloatLayer], data: Dataset, chosen: Sequence[Candidate]) -> None:
+    """Check that layers have finite scores and can be quantised by all candidates, before anything is built;
+    ``ValueError`` if scores of an image are beyond the range of binary32, or a layer cannot be quantised."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        for network in (layers, skewed(layers)):
+            for images in (data.train_x, data.test_x):
+                for number, values in enumerate(activations(network, images)):
+                    if not np.isfinite(values).all():
+                        raise ValueError(f"Layer {number} of {len(layers)} must have finite outputs, not ones beyond "
+                                         f"the range of binary32: take other weights, or train with --train")
+        for candidate in chosen:
+            _quantized(candidate, layers, data)
+
+
+def _quantized(candidate: Candidate, layers: Sequence[FloatLayer],
+               data: Dataset) -> tuple[Sequence[FloatLayer], QuantizedNetwork]:
+    """The layers that a candidate takes, and their integer network."""
+    if candidate.network == SKEWED:
+        layers = skewed(layers)
+    return layers, quantize(layers, data.train_x, candidate.config, input_scale=INPUT_SCALE)
+
+
+def check_onnx() -> None:
+    """Check that the packages for ONNX are there, and raise ``ValueError`` if not."""
+    missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(f"{' and '.join(missing)} must be installed for ONNX: run `make .venv/.onnx`")
+
+
+def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConfig, directory: Path, *,
+           onnx: bool = False) -> tuple[list[Path], Agreement | None]:
+    """Write model.npz and, if asked for, model.onnx; their paths, and how onnxruntime's answers to the test images
+    compare with those of the integer model. ``DivergenceError`` if its answer to some of them is an output whose
+    integer score is more than one adjusted weight below the largest."""
+    network = quantize(layers, data.train_x, config, input_scale=INPUT_SCALE)
+    paths, agreement = [directory / "model.npz"], None
+    files.save(network, paths[0])
+    if onnx:
+        from host.features.quantization.onnx import compare_answers, export_onnx, run_onnx
+
+        paths.append(directory / "model.onnx")
+        export_onnx(network, paths[1])
+        agreement = compare_answers(network, infer(network, data.test_x), run_onnx(paths[1], data.test_x))
+        if agreement.wrong.size:
+            raise DivergenceError(
+                f"{paths[1]}: the integer score of onnxruntime's answer must be the largest, or at most one adjusted "
+                f"weight below it, and is not for {agreement.wrong.size} of {len(data.test_x)} test images, first "
+                f"number {agreement.wrong[0]}")
+    return paths, agreement
+
+
+def on_ring(ring: TrainingRing, network: QuantizedNetwork,
+            x: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], int]:
+    """Sums of the last layer for a batch that is dealt to all nodes, and cycles of the one that took longest;
+    ``DivergenceError`` if the nodes do not agree with the golden model."""
+    outcome = ring.local.infer(node_layers(network), network.input_codes(x))
+    expected = infer(network, x)
+    wrong = np.argwhere(outcome.outputs != expected)
+    if len(wrong):
+        example, output = wrong[0].tolist()
+        raise DivergenceError(
+            f"Inference: {len(wrong)} of {expected.size} sums differ from the golden model, first example {example}, "
+            f"output {output}, which is {outcome.outputs[example, output]} and must be {expected[example, output]}")
+    return expected, known(outcome.cycles)
+
+
+def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset,
+            ring: TrainingRing | None = None) -> Row:
+    """Quantise a network of layers as they were trained, and measure it on the test set.
+
+    Without a ring whose nodes can infer, scores are the golden model's.
+    """
+    config = candidate.config
+    layers, network = _quantized(candidate, layers, data)
+    exact = activations(layers, data.test_x)[-1]
+    cycles = None
+    if not config.scheme.integer:
+        scores = network.float_scores(data.test_x).astype(np.float64)
+    elif ring is None:
+        scores = network.scores(infer(network, data.test_x))
+    else:
+        sums, taken = on_ring(ring, network, data.test_x)
+        scores, cycles = network.scores(sums), taken / -(-len(data.test_x) // ring.nodes)
+    errors = [made.weights.error(layer.weights) for made, layer in zip(network.layers, layers, strict=True)]
+    counts = network.multiplications
+    return {
+        "network": candidate.network, "scheme": config.scheme.value, "extrema": config.extrema.value,
+        "label": candidate.label, "bits": candidate.bits,
+        "bits_per_layer": [layer.weights.bits for layer in network.layers], "rounding": config.rounding.value,
+        "scale": candidate.scale, "accuracy": float((scores.argmax(axis=1) == data.test_y).mean()),
+        "accuracy_float": float((exact.argmax(axis=1) == data.test_y).mean()),
+        "agreement": float((scores.argmax(axis=1) == exact.argmax(axis=1)).mean()),
+        "error_in_steps": max(errors), "bound_met": max(errors) < 1,
+        "weights_db": [_decibels(layer.weights, made.weights.values)
+                       for made, layer in zip(network.layers, layers, strict=True)],
+        "scores_db": _decibels(*(part - part.mean(axis=1, keepdims=True) for part in (exact, scores))),
+        "requantization_error": max((layer.requantization.error for layer in network.layers
+                                     if layer.requantization is not None), default=None),
+        "products": counts.products, "requantizations": counts.requantizations,
+        "float_multiplications": counts.floats, "cycles": cycles,
+        "on_nodes": cycles is not None, "bit_exact": True if cycles is not None else None}
+
+
+def _decibels(exact: npt.NDArray[np.floating], found: npt.NDArray[np.floating]) -> float | None:
+    """Ratio of the exact values' power to the difference's, in dB; None if there is no difference."""
+    noise = float(np.square(np.asarray(found, np.float64) - exact).sum())
+    return 10 * float(np.log10(np.square(np.asarray(exact, np.float64)).sum() / noise)) if noise else None
+
+
+def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing | None, chosen: Sequence[Candidate], *,
+            lut4: Callable[[str], int | None] = lambda unit: None,
+            on_row: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
+    """Content of the report; ``on_row`` is called with each of its rows.
+
+    ``lut4`` has the LUT4 of a unit by its name, asked for once all is measured; None where they are not known.
+    """
+    rows = []
+    for candidate in chosen:
+        row = measure(candidate, layers, data, ring)
+        rows.append(row)
+        on_row(row)
+    units = {candidate.unit: lut4(candidate.unit) for candidate in chosen}
+    for candidate, row in zip(chosen, rows, strict=True):
+        row["lut4"] = units[candidate.unit]
+    exact = activations(layers, data.test_x)[-1]
+    return {
+        "accuracy_float": float((exact.argmax(axis=1) == data.test_y).mean()), "examples": len(data.test_y),
+        "layers": [list(layer.weights.shape[::-1]) for layer in layers],
+        "nodes": None if ring is None else ring.nodes, "rows": rows,
+        "grids": [_grid("first layer, as trained", layers[0].weights),
+                  _grid("last layer, skewed", skewed(layers)[-1].weights)],
+        "units": units}
+
+
+def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
+    """Distribution of weights, and the values that codes of 4 bits can stand for."""
+    counts, edges = np.histogram(weights, bins=60)
+    made = {scheme: quantize_weights(weights, bits=4, scheme=scheme, extrema=extrema) for scheme, extrema in SCHEMES
+            if extrema is Extrema.ZERO and scheme is not Scheme.FLOAT_OFFSET}
+    # All codes in place of those of the weights.
+    levels = {scheme.value: dataclasses.replace(one, codes=np.arange(16)[None], offsets=one.offsets[:1],
+                                                scales=one.scales[:1]).values[0].tolist()
+              for scheme, one in made.items()}
+    return {"name": name, "counts": counts.tolist(), "edges": edges.tolist(), "levels": levels}
+
+
+def write(content: dict[str, Any], directory: Path) -> tuple[dict[str, Any], list[Path]]:
+    """Write report.json and report.png; the report and their paths."""
+    from host.features.quantization.report import draw
+
+    report = SCHEMA.report(content)
+    written, picture = write_report(report, directory), directory / "report.png"
+    draw(report, picture, note=verdict(report))
+    return report, [written, picture]

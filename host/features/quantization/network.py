@@ -1,0 +1,264 @@
+"""A perceptron in integers, layer by layer.
+
+Of each layer, activations X come in as 8 bits with a scale Sx, products with the adjusted weights A are summed in 32
+bits, from a bias in units of S · Sx on, and the sum becomes the next layer's 8 bits by an integer multiplier and a
+shift. The last layer's sums are the scores. With a float offset this cannot be: each sum is then converted,
+multiplied and added to in binary32 before anything else can be done with it.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.features.quantization.arithmetic import ACCUMULATOR_BITS
+from host.features.quantization.schemes import (
+    BITS,
+    Activation,
+    Calibration,
+    Extrema,
+    QuantizedWeights,
+    Requantization,
+    Rounding,
+    Scheme,
+    calibrate,
+    quantize_weights,
+    requantization,
+)
+from host.models.layers import Model
+from sim.arithmetic.functions import product
+from sim.golden.features.quantization import quantization as golden
+
+__all__ = ["FloatLayer", "Multiplications", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork",
+           "activations", "assemble", "check_sums", "float_layers", "infer", "node_layers",
+           "quantize"]
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FloatLayer:
+    """Weights, of shape (outputs, inputs), and biases of a layer as it was trained."""
+
+    weights: npt.NDArray[np.floating]
+    biases: npt.NDArray[np.floating]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuantizationConfig:
+    """The way in which a network is quantised."""
+
+    scheme: Scheme = Scheme.IAQ_MIN
+    #: Bits of a weight's code, in all layers or in each: 4 or 8.
+    bits: int | tuple[int, ...] = 8
+    #: Rounding of weights and their offsets.
+    rounding: Rounding = Rounding.NEAREST
+    #: Whether each output has a scale and an offset of its own.
+    per_channel: bool = False
+    #: Extrema that scales and offsets of weights come from.
+    extrema: Extrema = Extrema.ZERO
+    calibration: Calibration = Calibration.MINMAX
+    #: Percentile of the magnitudes of activations, for that calibration.
+    percentile: float = 99.9
+
+    def __post_init__(self) -> None:
+        bits = (self.bits,) if isinstance(self.bits, int) else self.bits
+        if not bits or any(one not in BITS for one in bits):
+            raise ValueError(f"Bits must be 4 or 8, not {self.bits!r}")
+        if not 0 < self.percentile <= 100:
+            raise ValueError(f"Percentile must be above 0 and at most 100, not {self.percentile!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class QuantizedLayer:
+    """A layer in integers."""
+
+    #: Weights, with scales that are binary32 numbers.
+    weights: QuantizedWeights
+    #: Biases in units of S · Sx.
+    bias: Integers
+    input: Activation
+    #: None of the last layer.
+    output: Activation | None = None
+    relu: bool = False
+    #: Requantization of a layer that is not the last, unless its offset is a float.
+    requantization: Requantization | None = None
+
+    @property
+    def outputs(self) -> int:
+        return len(self.weights.codes)
+
+    @property
+    def inputs(self) -> int:
+        return int(self.weights.codes.shape[1])
+
+    @property
+    def last(self) -> bool:
+        return self.output is None
+
+    @property
+    def units(self) -> Floats:
+        """The unit that each output's accumulator counts in: S · Sx."""
+        return self.weights.scales * self.input.scale
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Multiplications:
+    """Multiplications for one inference."""
+
+    #: Products of a weight and an activation.
+    products: int
+    #: Products of an accumulator and a multiplier.
+    requantizations: int
+    #: Products in binary32: with a float offset, of a sum of codes and activations and of one of activations alone,
+    #: each with a factor of its own.
+    floats: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class QuantizedNetwork:
+    """Layers in integers, with a ReLU between each two of them."""
+
+    scheme: Scheme
+    rounding: Rounding
+    layers: tuple[QuantizedLayer, ...]
+
+    @property
+    def multiplications(self) -> Multiplications:
+        outputs = sum(layer.outputs for layer in self.layers)
+        hidden = outputs - self.layers[-1].outputs
+        integer = self.scheme.integer
+        return Multiplications(
+            products=sum(layer.weights.codes.size for layer in self.layers),
+            requantizations=hidden if integer else 0, floats=0 if integer else 2 * outputs)
+
+    def input_codes(self, x: npt.NDArray[np.floating]) -> Integers:
+        """Inputs of the first layer for a batch, one example per row."""
+        return self.layers[0].input.quantize(x)
+
+    def scores(self, accumulators: npt.NDArray[np.integer]) -> Floats:
+        """The numbers that the last layer's accumulators stand for."""
+        return np.asarray(accumulators * self.layers[-1].units, np.float64)
+
+    def float_scores(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+        """Scores of a network with a float offset: y = S · (bias + sum of Q · X) + Wmin · sum of X, each operation
+        behind the two sums in binary32, and to the integers of the next layer to nearest even."""
+        if self.scheme.integer:
+            raise ValueError(f"Scheme must be {Scheme.FLOAT_OFFSET.value} for scores in floats, not "
+                             f"{self.scheme.value}")
+        codes = self.input_codes(x)
+        for layer in self.layers:
+            weights, step = layer.weights, 1.0 if layer.output is None else layer.output.scale
+            assert weights.minima is not None
+            scale, offset = (np.asarray(part * layer.input.scale / step, np.float32)
+                             for part in (weights.scales, weights.minima))
+            sums = (layer.bias + codes @ weights.codes.T).astype(np.float32)
+            values = sums * scale + codes.sum(axis=1)[:, None].astype(np.float32) * offset
+            if layer.output is None:
+                return np.asarray(values, np.float32)
+            codes = np.clip(np.rint(values), layer.output.low, layer.output.high).astype(np.int64)
+        raise AssertionError("the last layer has no output scale")
+
+
+def float_layers(model: Model, parameters: npt.NDArray[np.floating] | None = None) -> list[FloatLayer]:
+    """The linear layers of a perceptron; with a vector of parameters, those in place of its own."""
+    views = model.views(model.parameters if parameters is None else parameters)
+    return [FloatLayer(view["weight"].copy(), view["bias"].copy()) for view in views if view]
+
+
+def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> list[npt.NDArray[np.floating]]:
+    """The input of each layer, in floats, and the scores behind the last."""
+    found = [x]
+    for number, layer in enumerate(layers):
+        biases = np.broadcast_to(layer.biases.astype(layer.weights.dtype), (len(x), len(layer.biases)))
+        x = product(x.astype(layer.weights.dtype, copy=False), layer.weights.T, biases)
+        found.append(x if number == len(layers) - 1 else np.where(x <= 0, x.dtype.type(0), x))
+        x = found[-1]
+    return found
+
+
+def quantize(layers: Sequence[FloatLayer], examples: npt.NDArray[np.floating], config: QuantizationConfig, *,
+             input_scale: float | None = None) -> QuantizedNetwork:
+    """Quantise a perceptron, with a ReLU between each two of its layers; ``ValueError`` if an offset, a factor or a
+    sum does not fit the node.
+
+    Scales of activations come from examples, one per row. Inputs are calibrated as well, unless they are integers
+    from 0 to 255 times ``input_scale`` already.
+    """
+    if not layers:
+        raise ValueError("Layers must be at least 1, not 0")
+    values = activations(layers, examples)
+    scales = [calibrate(part, method=config.calibration, percentile=config.percentile) for part in values[:-1]]
+    if input_scale is not None:
+        scales[0] = Activation(scale=input_scale)
+    bits = (config.bits,) * len(layers) if isinstance(config.bits, int) else config.bits
+    if len(bits) != len(layers):
+        raise ValueError(f"Bits must be of all layers or of each of the {len(layers)}, not {config.bits!r}")
+    made = []
+    for number, (layer, scale) in enumerate(zip(layers, scales, strict=True)):
+        output = None if number == len(layers) - 1 else scales[number + 1]
+        try:
+            made.append(_layer(layer, config, bits[number], scale, output))
+        except ValueError as error:
+            raise ValueError(f"Layer {number + 1} of {len(layers)}: {error}") from None
+    return QuantizedNetwork(scheme=config.scheme, rounding=config.rounding, layers=tuple(made))
+
+
+def _layer(layer: FloatLayer, config: QuantizationConfig, bits: int, scale: Activation,
+           output: Activation | None) -> QuantizedLayer:
+    weights = quantize_weights(layer.weights, bits=bits, scheme=config.scheme, rounding=config.rounding,
+                               per_channel=config.per_channel, extrema=config.extrema)
+    # Files of all kinds hold scales as binary32, and what is computed from them must be the same after import.
+    weights = dataclasses.replace(weights, scales=weights.scales.astype(np.float32).astype(np.float64))
+    if not (weights.scales > 0).all():
+        raise ValueError(f"Scales of weights must be binary32 numbers above zero, not {weights.scales.min()!r}")
+    if weights.minima is not None:
+        weights = dataclasses.replace(weights, minima=weights.minima.astype(np.float32).astype(np.float64))
+    bias = np.rint(np.asarray(layer.biases, np.float64) / (weights.scales * scale.scale)).astype(np.int64)
+    return assemble(weights, bias, scale, output, relu=output is not None)
+
+
+def assemble(weights: QuantizedWeights, bias: Integers, scale: Activation, output: Activation | None, *,
+             relu: bool) -> QuantizedLayer:
+    """A layer of integers and scales, from which its multipliers follow; refused where a sum would not fit."""
+    check_sums(weights, bias, scale)
+    factors = None
+    if output is not None and weights.minima is None:
+        factors = requantization(weights.scales * scale.scale / output.scale)
+    return QuantizedLayer(weights=weights, bias=bias, input=scale, output=output, relu=relu, requantization=factors)
+
+
+def check_sums(weights: QuantizedWeights, bias: Integers, scale: Activation) -> None:
+    """Check that no sum of an output can overflow, and raise ``ValueError`` with the numbers if one can."""
+    products = np.stack([weights.adjusted * scale.low, weights.adjusted * scale.high])
+    most = 1 << ACCUMULATOR_BITS - 1
+    for sums in (bias + products.min(axis=0).sum(axis=1), bias + products.max(axis=0).sum(axis=1)):
+        places = np.flatnonzero((sums < -most) | (sums >= most))
+        if places.size:
+            output = int(places[0])
+            raise ValueError(
+                f"Sum of an output must be between {-most} and {most - 1}, not {int(sums[output])}, which output "
+                f"{output} can have, with {products.shape[2]} weights and a bias of {int(bias[output])}")
+
+
+def node_layers(network: QuantizedNetwork) -> list[golden.Layer]:
+    """The layers as nodes take them."""
+    if not network.scheme.integer:
+        raise ValueError(f"Scheme must be one with an integer offset for integer layers, not {network.scheme.value}")
+    layers = []
+    for layer in network.layers:
+        weights, factors = layer.weights, layer.requantization
+        zeros = np.zeros(layer.outputs, np.int64)
+        layers.append(golden.Layer(
+            codes=weights.codes, offsets=weights.offsets, variant=weights.variant, bits=weights.bits, bias=layer.bias,
+            multiplier=zeros if factors is None else factors.multipliers,
+            shift=zeros if factors is None else factors.shifts, relu=layer.relu, signed=layer.input.signed,
+            last=layer.last))
+    return layers
+
+
+def infer(network: QuantizedNetwork, x: npt.NDArray[np.floating]) -> Integers:
+    """The last layer's sums for a batch, one example per row, by the golden model."""
+    return np.asarray(golden.infer(node_layers(network), network.input_codes(x)), np.int64)

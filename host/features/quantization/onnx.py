@@ -1,0 +1,327 @@
+"""Quantised networks as ONNX graphs of QuantizeLinear and DequantizeLinear, and back.
+
+A graph holds the same integers: ONNX has (code - zero point) · scale, so the zero point is -Z where codes count up,
+and where they count down, codes and offset are first turned into such that do. What a graph cannot hold are the
+multipliers and shifts of a node. A runtime multiplies by the scales in binary32 and rounds to nearest even instead,
+so that a hidden activation may be one step off; an import makes them anew, the same to the bit, from the scales.
+
+The packages onnx and onnxruntime are an extra: ``pip install gradring[onnx]``.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.features.quantization.arithmetic import Variant
+from host.features.quantization.network import QuantizedLayer, QuantizedNetwork, assemble
+from host.features.quantization.schemes import Activation, QuantizedWeights, Rounding, Scheme
+from host.output import write_bytes
+from host.printable import one_line
+from sim.bounded_files import read_bytes
+
+__all__ = ["Agreement", "compare_answers", "export_onnx", "import_onnx", "run_onnx"]
+
+#: The first with integers of 4 bits.
+_OPSET = 21
+_IR_VERSION = 10
+#: Bytes of a file that is read, and elements of all of its tensors.
+LARGEST = 1 << 24
+
+
+def _reversed(weights: QuantizedWeights) -> QuantizedWeights:
+    """The same weights, with codes that count up where they counted down, and down where they counted up."""
+    top = 2**weights.bits - 1
+    down = weights.variant is Variant.MAX
+    return dataclasses.replace(weights, variant=Variant.MIN if down else Variant.MAX, codes=top - weights.codes,
+                               offsets=weights.offsets + (-top if down else top))
+
+
+class _Writer:
+    """Nodes and tensors of a graph that is written."""
+
+    def __init__(self) -> None:
+        from onnx import TensorProto, helper
+
+        self.kinds, self.helper = TensorProto, helper
+        self.nodes: list[Any] = []
+        self.tensors: list[Any] = []
+
+    def tensor(self, name: str, kind: int, values: npt.ArrayLike) -> str:
+        """Add a constant; its name."""
+        array = np.asarray(values)
+        self.tensors.append(self.helper.make_tensor(name, kind, array.shape, array.ravel().tolist()))
+        return name
+
+    def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: int) -> str:
+        """Add a node with one output; its name."""
+        self.nodes.append(self.helper.make_node(kind, inputs, [output], **attributes))
+        return output
+
+    def activation(self, stream: str, name: str, scale: Activation) -> str:
+        """Add the rounding of a stream to codes of a scale."""
+        kind = self.kinds.INT8 if scale.signed else self.kinds.UINT8
+        parameters = [self.tensor(f"{name}_scale", self.kinds.FLOAT, scale.scale),
+                      self.tensor(f"{name}_zero", kind, 0)]
+        codes = self.node("QuantizeLinear", [stream, *parameters], f"{name}_codes")
+        return self.node("DequantizeLinear", [codes, *parameters], name)
+
+    def layer(self, stream: str, number: int, layer: QuantizedLayer) -> str:
+        """Add a layer on the codes of a stream; ``ValueError`` if zero is not among the levels."""
+        weights = layer.weights if layer.weights.variant is Variant.MIN else _reversed(layer.weights)
+        top = 2**weights.bits - 1
+        if weights.offsets.max() > 0 or weights.offsets.min() < -top:
+            raise ValueError(f"Zero points of layer {number} must be between 0 and {top}, not between "
+                             f"{-weights.offsets.max()} and {-weights.offsets.min()}: take extrema with zero")
+        kind = self.kinds.UINT4 if weights.bits == 4 else self.kinds.UINT8
+        name = f"layer{number}"
+        alike = (weights.scales == weights.scales[0]).all() and (weights.offsets == weights.offsets[0]).all()
+        scales, zeros, units = (part[0] if alike else part for part in (
+            weights.scales, -weights.offsets, layer.units.astype(np.float32)))
+        axis = {} if alike else {"axis": 0}
+        weight = self.node("DequantizeLinear", [
+            self.tensor(f"{name}_weight_codes", kind, weights.codes),
+            self.tensor(f"{name}_weight_scale", self.kinds.FLOAT, scales),
+            self.tensor(f"{name}_weight_zero", kind, zeros)], f"{name}_weight", **axis)
+        bias = self.node("DequantizeLinear", [
+            self.tensor(f"{name}_bias_codes", self.kinds.INT32, layer.bias),
+            self.tensor(f"{name}_bias_scale", self.kinds.FLOAT, units)], f"{name}_bias", **axis)
+        stream = self.node("Gemm", [stream, weight, bias], "scores" if layer.last else f"{name}_sum", transB=1)
+        if layer.output is None:
+            return stream
+        if layer.relu:
+            stream = self.node("Relu", [stream], f"{name}_relu")
+        return self.activation(stream, f"{name}_output", layer.output)
+
+
+def export_onnx(network: QuantizedNetwork, path: Path) -> None:
+    """Write a network with integer offsets as a graph from ``x`` to ``scores``, one example per row; ``ValueError``
+    if the offset is a float, or zero is not among the levels: a zero point has no more bits than a code."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    if not network.scheme.integer:
+        raise ValueError(f"Scheme must be one with an integer offset for ONNX, not {network.scheme.value}")
+    made = _Writer()
+    stream = made.activation("x", "input", network.layers[0].input)
+    for number, layer in enumerate(network.layers):
+        stream = made.layer(stream, number, layer)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])
+            for name, width in (("x", network.layers[0].inputs), ("scores", network.layers[-1].outputs))]
+    graph = helper.make_graph(made.nodes, "gradring", ends[:1], ends[1:], made.tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION,
+                              producer_name="gradring")
+    helper.set_model_props(model, {"scheme": network.scheme.value, "rounding": network.rounding.value,
+                                   "variants": ",".join(layer.weights.variant for layer in network.layers)})
+    onnx.checker.check_model(model, full_check=True)
+    write_bytes(path, model.SerializeToString())
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """Comparison of a runtime's answers, the outputs of the largest scores, with those of the integer model."""
+
+    #: Examples with the same answer.
+    equal: int
+    #: Examples whose answer has the largest integer score as well, as other outputs have.
+    tied: int
+    #: Examples whose answer has an integer score below the largest, by one adjusted weight of the last layer at most:
+    #: the change by a hidden activation that is one step off.
+    within: int
+    #: Numbers of all other examples.
+    wrong: npt.NDArray[np.int64]
+
+    def __str__(self) -> str:
+        return (f"{self.equal} equal, {self.tied} of another output with the same integer score, {self.within} "
+                f"within one adjusted weight of the largest")
+
+
+def compare_answers(network: QuantizedNetwork, sums: npt.NDArray[np.int64],
+                    found: npt.NDArray[np.floating]) -> Agreement:
+    """Compare scores that a runtime has found with the last layer's integer sums, each one example per row."""
+    last = network.layers[-1]
+    scores, rows = network.scores(sums), np.arange(len(sums))
+    answers = found.argmax(axis=1)
+    below = scores.max(axis=1) - scores[rows, answers]
+    # Scores are products of integers and scales in float64, so that equal ones may be a rounding apart.
+    step = last.units.min()
+    largest = float((np.abs(last.weights.adjusted).max(axis=1) * last.units).max())
+    equal = answers == scores.argmax(axis=1)
+    tied = ~equal & (below < step / 1024)
+    within = ~equal & ~tied & (below < largest + step / 1024)
+    return Agreement(int(equal.sum()), int(tied.sum()), int(within.sum()), np.flatnonzero(~(equal | tied | within)))
+
+
+class _Graph:
+    """A chain of nodes, taken one after the other."""
+
+    def __init__(self, model: Any):
+        from onnx import numpy_helper
+
+        graph = model.graph
+        self._to_array = numpy_helper.to_array
+        self._initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self._makers = {name: node for node in graph.node for name in node.output}
+        self._users: dict[str, list[Any]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self._users.setdefault(name, []).append(node)
+        if len(graph.input) != 1 or len(graph.output) != 1:
+            raise ValueError(f"Graph must have one input and one output, not {len(graph.input)} and "
+                             f"{len(graph.output)}")
+        self.stream: str = graph.input[0].name
+        self.end: str = graph.output[0].name
+
+    def take(self, *operations: str) -> Any:
+        """The one node behind the stream, which is one of these; the stream goes on behind it."""
+        users = self._users.get(self.stream, [])
+        found = ", ".join(node.op_type for node in users) or "nothing"
+        if len(users) != 1 or users[0].op_type not in operations:
+            raise ValueError(f"Behind {self.stream!r} must be one {' or '.join(operations)}, not {found}")
+        self.stream = users[0].output[0]
+        return users[0]
+
+    def constant(self, name: str, what: str) -> npt.NDArray[Any]:
+        if name not in self._initializers:
+            raise ValueError(f"{what} must be a constant of the graph, not {name!r}")
+        return np.asarray(self._to_array(self._initializers[name]))
+
+    def dequantized(self, name: str, what: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """Codes, scale and zero point of a constant."""
+        node = self._makers.get(name)
+        if node is None or node.op_type != "DequantizeLinear":
+            raise ValueError(f"{what} must come from a DequantizeLinear, not {node.op_type if node else name!r}")
+        axes = [attribute.i for attribute in node.attribute if attribute.name == "axis"]
+        codes, scale, *zero = (self.constant(part, what) for part in node.input)
+        if scale.ndim and (axes != [0] or scale.shape != codes.shape[:1]):
+            raise ValueError(f"{what} must have one scale or one per output, not of shape {scale.shape!r}")
+        return codes, scale, zero[0] if zero else np.zeros(scale.shape, codes.dtype)
+
+    def activation(self) -> Activation:
+        parameters = []
+        for operation in ("QuantizeLinear", "DequantizeLinear"):
+            node = self.take(operation)
+            if len(node.input) != 3:
+                raise ValueError(f"{operation} of activations must have a zero point, which tells their type")
+            parameters.append([self.constant(name, f"{operation} of activations") for name in node.input[1:]])
+        (scale, zero), (other, other_zero) = parameters
+        if scale.size != 1 or scale != other or zero.dtype != other_zero.dtype:
+            raise ValueError("Activations must be dequantised as they were quantised")
+        if zero.dtype not in (np.uint8, np.int8) or zero.any() or other_zero.any():
+            raise ValueError(f"Zero point of activations must be a 0 of 8 bits, not {zero} of {zero.dtype}")
+        return Activation(scale=float(scale.item()), signed=zero.dtype == np.int8)
+
+
+def import_onnx(path: Path) -> QuantizedNetwork:
+    """Read a network from a graph of the form that :func:`export_onnx` writes.
+
+    Without the properties that it writes as well, codes count up, and the scheme is the one which the zero points are
+    of. ``ValueError`` with the place is raised if the graph is of another form.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model_from_string(read_bytes(path, largest=LARGEST))
+        onnx.checker.check_model(model)
+        _check_tensors(model.graph.initializer)
+    except (DecodeError, onnx.checker.ValidationError, ValueError) as error:
+        raise ValueError(f"{path} must be an ONNX model, not a damaged one or another: {one_line(error)}") from None
+    try:
+        return _network(model)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _check_tensors(tensors: Iterable[Any]) -> None:
+    """Raise ``ValueError`` for tensors in other files, and of more elements than a model has."""
+    left = LARGEST
+    for tensor in tensors:
+        if tensor.external_data or tensor.data_location or tensor.HasField("segment"):
+            raise ValueError(f"tensor {tensor.name!r} must be in the file")
+        if any(size < 0 for size in tensor.dims) or (left := left - math.prod(tensor.dims)) < 0:
+            raise ValueError(f"tensors must have at most {LARGEST:,} elements together")
+
+
+def _network(model: Any) -> QuantizedNetwork:
+    graph = _Graph(model)
+    properties = {entry.key: entry.value for entry in model.metadata_props}
+    variants = properties.get("variants", "").split(",") if "variants" in properties else None
+    layers: list[QuantizedLayer] = []
+    scale: Activation | None = graph.activation()
+    for number in itertools.count():
+        assert scale is not None
+        node = graph.take("Gemm")
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        if set(attributes) - {"transB", "alpha", "beta", "transA"} or "transB" not in attributes \
+                or attributes["transB"].i != 1 or ("transA" in attributes and attributes["transA"].i) \
+                or any(attributes[name].f != 1 for name in ("alpha", "beta") if name in attributes):
+            raise ValueError(f"Gemm of layer {number} must have transB = 1 and nothing else")
+        weights = _weights(graph, node.input[1], number)
+        if variants is not None and number < len(variants) and variants[number] == Variant.MAX.value:
+            weights = _reversed(weights)
+        bias = _bias(graph, node, weights, scale, number)
+        output, relu = None, False
+        if graph.stream != graph.end:
+            users = graph._users.get(graph.stream, [])
+            if relu := bool(users) and users[0].op_type == "Relu":
+                graph.take("Relu")
+            output = graph.activation()
+        layers.append(assemble(weights, bias, scale, output, relu=relu))
+        if output is None:
+            break
+        scale = output
+    half = all((layer.weights.offsets == -2**(layer.weights.bits - 1)).all() for layer in layers)
+    scheme = properties.get("scheme", (Scheme.SYMMETRIC if half else Scheme.IAQ_MIN).value)
+    rounding = properties.get("rounding", Rounding.NEAREST.value)
+    for name, value, kind in (("scheme", scheme, Scheme), ("rounding", rounding, Rounding)):
+        if value not in [choice.value for choice in kind]:
+            raise ValueError(f"Property {name} must be one of {', '.join(choice.value for choice in kind)}, not "
+                             f"{value!r}")
+    return QuantizedNetwork(scheme=Scheme(scheme), rounding=Rounding(rounding), layers=tuple(layers))
+
+
+def _weights(graph: _Graph, name: str, number: int) -> QuantizedWeights:
+    codes, scales, zeros = graph.dequantized(name, f"Weight of layer {number}")
+    if codes.dtype.name not in ("uint4", "uint8") or codes.ndim != 2:
+        raise ValueError(f"Weight of layer {number} must be a matrix of uint4 or uint8, not {codes.dtype.name} of "
+                         f"shape {codes.shape!r}")
+    if not (np.isfinite(scales).all() and (scales > 0).all()):
+        raise ValueError(f"Scales of layer {number} must be finite, and above 0")
+    outputs = len(codes)
+    return QuantizedWeights(
+        bits=4 if codes.dtype.name == "uint4" else 8, variant=Variant.MIN, codes=codes.astype(np.int64),
+        offsets=np.broadcast_to(-zeros.astype(np.int64), outputs).copy(),
+        scales=np.broadcast_to(scales.astype(np.float64), outputs).copy())
+
+
+def _bias(graph: _Graph, node: Any, weights: QuantizedWeights, scale: Activation,
+          number: int) -> npt.NDArray[np.int64]:
+    outputs = len(weights.codes)
+    if len(node.input) < 3:
+        return np.zeros(outputs, np.int64)
+    codes, units, zeros = graph.dequantized(node.input[2], f"Bias of layer {number}")
+    if codes.dtype != np.int32 or codes.shape != (outputs,) or zeros.any():
+        raise ValueError(f"Bias of layer {number} must be int32 of shape {(outputs,)!r} without a zero point, not "
+                         f"{codes.dtype.name} of shape {codes.shape!r}")
+    exact = weights.scales * scale.scale
+    if not np.allclose(units, exact, rtol=1e-6, atol=0):
+        raise ValueError(f"Scale of the bias of layer {number} must be that of its sums, {exact[0]:g}, not "
+                         f"{units.flat[0]:g}")
+    return codes.astype(np.int64)
+
+
+def run_onnx(path: Path, x: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """Scores for a batch, one example per row, by onnxruntime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return np.asarray(session.run(None, {name: np.asarray(x, np.float32)})[0], np.float32)

@@ -1,0 +1,196 @@
+"""The quantization report in a few sentences, as a table, and as a picture: accuracy by scheme and bits, and which
+weights codes can stand for.
+"""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from host.columns import Column, Table, columns_of
+from host.features.quantization.candidates import SKEWED, TRAINED
+from host.features.quantization.schemes import Extrema, Rounding, Scheme
+from host.reports.style import COLOURS, FAINT, INK, picture
+from host.schema import Schema
+
+__all__ = ["SCHEMA", "advice", "draw", "table", "verdict"]
+
+Row = dict[str, Any]
+
+#: Report of ``gradring quantize``.
+SCHEMA = Schema("gradring.quantization", 2, columns_of(
+    "onnx accuracy_float examples layers nodes trained_weights stage_seconds configuration grids units",
+    Column("rows", columns=columns_of(
+        "network scheme extrema label bits bits_per_layer rounding scale accuracy accuracy_float agreement "
+        "error_in_steps bound_met weights_db scores_db requantization_error products requantizations "
+        "float_multiplications cycles on_nodes bit_exact lut4"))))
+
+
+def _find(report: dict[str, Any], network: str, bits: int, scheme: Scheme, scale: str) -> Row:
+    """The row that is rounded to nearest, with plain extrema."""
+    return next(row for row in report["rows"] if (
+        row["network"], row["bits"], row["scheme"], row["scale"], row["rounding"], row["extrema"]) == (
+        network, bits, scheme.value, scale, Rounding.NEAREST.value, Extrema.ZERO.value))
+
+
+def verdict(report: dict[str, Any]) -> str:
+    """The verdict of the report, in two or three sentences."""
+    sentences = []
+    if compared := sum(row["bit_exact"] is True for row in report["rows"]):
+        sentences.append(f"Scores of all {compared * report['examples']:,} inferences on {report['nodes']} nodes "
+                         f"identical to the golden model, bit for bit.")
+    gained: dict[int, list[float]] = {8: [], 4: []}
+    gains = []
+    for scale in ("layer", "output"):
+        for bits, found in gained.items():
+            found.append(_find(report, TRAINED, bits, Scheme.IAQ_MIN, scale)["accuracy"] - report["accuracy_float"])
+        symmetric, iaq = (_find(report, SKEWED, 4, scheme, scale) for scheme in (Scheme.SYMMETRIC, Scheme.IAQ_MIN))
+        gains.append(f"{_difference(iaq, symmetric, 'scores_db'):+.1f} dB and "
+                     f"{100 * _difference(iaq, symmetric, 'accuracy'):+.2f} points per {scale}")
+    sentences.append("IAQ to float: " + ", ".join(
+        f"{100 * min(found):+.2f} points with {bits} bits" for bits, found in gained.items()) + ".")
+    sentences.append(f"Skewed layer with 4 bits, IAQ to symmetric: {', '.join(gains)}.")
+    return " ".join(sentences)
+
+
+def _difference(one: Row, other: Row, name: str) -> float:
+    return float((one[name] or 0.0) - (other[name] or 0.0))
+
+
+_CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest of a weight, in steps, of both. "
+            "integer, float, cycles: multiplications and cycles of one inference. skewed: last layer "
+            "without negative weights.")
+
+
+def table(report: dict[str, Any]) -> Table:
+    """The rows that are rounded to nearest, each with the accuracy under truncation."""
+    keys = ("network", "bits", "scale", "label")
+    truncated = {tuple(row[key] for key in keys): row for row in report["rows"]
+                 if row["rounding"] == Rounding.TRUNCATE.value}
+    nearest = [row for row in report["rows"] if row["rounding"] == Rounding.NEAREST.value]
+
+    def twin(row: Row) -> Row | None:
+        return truncated.get(tuple(row[key] for key in keys))
+
+    return Table(f"test accuracy in floats {report['accuracy_float']:.2%}", (
+        Column("label", lambda label: f"  {label}", "bits, scale; scheme"), Column("accuracy", ".2%", "test"),
+        Column("truncated", ".2%", "trunc.", of=lambda row: (twin(row) or {}).get("accuracy")),
+        Column("error < 1", str, of=lambda row: " · ".join(map(_steps, filter(None, (row, twin(row)))))),
+        Column("integer", ",", of=lambda row: row["products"] + row["requantizations"]),
+        Column("float_multiplications", ",", "float"), Column("cycles", ",.0f"),
+        Column("lut4", ",", "LUT4")), nearest, caption=_CAPTION, group=_heading, headed=True)
+
+
+def _steps(row: Row) -> str:
+    """An error, which is not rounded up to 1."""
+    return f"{min(row['error_in_steps'], 0.999):.3f}" if row["bound_met"] else f"{row['error_in_steps']:.3f}!"
+
+
+def _heading(row: Row) -> str:
+    """Bits, scale and network, which rows between two rules have in common."""
+    bits = "+".join(map(str, row["bits_per_layer"])) if row["network"] == SKEWED else f"{row['bits']}"
+    return f"{bits}, {row['scale']}{', skewed' if row['network'] == SKEWED else ''}"
+
+
+def advice(report: dict[str, Any]) -> str | None:
+    """Commands that show why LUTs are missing in the table; None if none are."""
+    missing = [unit.partition("-") for unit, lut4 in report["units"].items() if lut4 is None]
+    commands = [f"python -m boards.synth --count --unit {unit}{f' --set {option}' if option else ''}"
+                for unit, _, option in missing]
+    return f"For LUT4: {'; '.join(commands)}" if missing else None
+
+
+_COLORS = dict(zip(("iaq-min", "symmetric", "iaq-min, aligned", "float-offset", "iaq-max"), COLOURS, strict=False))
+
+
+def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
+    """Draw a report of :func:`host.features.quantization.experiment.collect`, with a note below the title."""
+    shape = " → ".join(map(str, [report["layers"][0][0], *(layer[1] for layer in report["layers"])]))
+    with picture(path, size=(15.5, 8.2), rows=2, columns=2, width_ratios=(1.25, 1), note=note, colour=COLOURS[0],
+                 title=f"A perceptron {shape} in integers: {report['accuracy_float']:.2%} in floats") as panels:
+        _draw_accuracy(panels[0], report)
+        _draw_skewed(panels[2], report)
+        for axes, grid in zip(panels[1::2], report["grids"], strict=True):
+            _draw_grid(axes, grid)
+
+
+def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
+    """Every scheme of the network as it was trained, in a group per bits and scale."""
+    rows = [row for row in report["rows"] if row["network"] == "trained"]
+    groups = list(dict.fromkeys((row["bits"], row["scale"]) for row in rows))
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    lowest = min(row["accuracy"] for row in rows) * 100
+    axes.set_title("Test accuracy, as trained (hollow: truncated)")
+    axes.axhline(report["accuracy_float"] * 100, color=INK, linewidth=1.2, linestyle=(0, (4, 3)), label="float")
+    for place, (bits, scale) in enumerate(groups):
+        for number, label in enumerate(labels):
+            x = place + (number - (len(labels) - 1) / 2) * 0.16
+            found = {row["rounding"]: row["accuracy"] * 100 for row in rows
+                     if (row["bits"], row["scale"], row["label"]) == (bits, scale, label)}
+            if len(found) == 2:
+                axes.plot([x, x], list(found.values()), color=_COLORS[label], linewidth=1, alpha=0.5)
+            for rounding, value in found.items():
+                nearest = rounding == "nearest"
+                axes.plot([x], [value], marker="o", markersize=7 if nearest else 5.5, linestyle="none",
+                          color=_COLORS[label] if nearest else "white", markeredgecolor=_COLORS[label],
+                          label=label if nearest and not place else None)
+    axes.set_xticks(range(len(groups)), [f"{bits} bits, scale per {scale}" for bits, scale in groups])
+    axes.set_ylim(lowest - 1, 100)
+    axes.grid(False, axis="x")
+    axes.set_ylabel("%")
+    axes.legend(loc="lower left", ncols=2)
+
+
+def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
+    """Quality of the scores of a last layer that has no negative weight and 4 bits."""
+    rows = [row for row in report["rows"] if row["network"] == "skewed"]
+    axes.set_title("Last layer skewed, all weights ≥ 0, and of 4 bits: how far scores are above their error")
+    scales = list(dict.fromkeys(row["scale"] for row in rows))
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    for number, label in enumerate(labels):
+        found = [row for row in rows if row["label"] == label]
+        places = [scales.index(row["scale"]) + (number - (len(labels) - 1) / 2) * 0.2 for row in found]
+        values = list(map(_decibels, found))
+        axes.bar(places, values, width=0.18, color=_COLORS[label])
+        for place, value, row in zip(places, values, found, strict=True):
+            axes.annotate(f"{value:.1f} dB\n{row['accuracy']:.2%}", (place, value), xytext=(0, 3),
+                          textcoords="offset points", ha="center", fontsize=8.5, color=_COLORS[label],
+                          fontweight="bold")
+            axes.text(place, 0.6, label, rotation=90, ha="center", va="bottom", color="white", fontsize=9)
+    axes.set_xticks(range(len(scales)), [f"scale per {scale}" for scale in scales])
+    axes.set_ylim(0, 1.25 * max(map(_decibels, rows)))
+    axes.set_ylabel("dB (below: test accuracy)")
+    axes.grid(False, axis="x")
+
+
+def _decibels(row: dict[str, Any]) -> float:
+    """Quality of a row's scores, as its bar has it: none where they are exact, or too large to be squared."""
+    value = row["scores_db"]
+    return 0.0 if value is None or not np.isfinite(value) else float(value)
+
+
+def _draw_grid(axes: Any, grid: dict[str, Any]) -> None:
+    """A histogram, and below it the 16 levels of each scheme."""
+    edges, counts = np.array(grid["edges"]), np.array(grid["counts"])
+    low, high = edges[0], edges[-1]
+    margin = (high - low) * 0.06
+    axes.set_title(f"Weights of the {grid['name']}, and the levels of 4 bits")
+    axes.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color=FAINT, alpha=0.6, linewidth=0)
+    step = counts.max() * 0.16
+    places, names = [], []
+    for number, (label, levels) in enumerate(grid["levels"].items()):
+        base = -step * (number + 1)
+        values = np.array(levels)
+        axes.vlines(values[(values >= low - margin) & (values <= high + margin)], base + step * 0.12,
+                    base + step * 0.72, color=_COLORS[label], linewidth=2.5)
+        within = int(np.count_nonzero((values >= low - 1e-6) & (values <= high + 1e-6)))
+        places.append(base + step * 0.42)
+        names.append(f"{label}\n{within} of 16 within")
+    axes.set_xlim(low - margin, high + margin)
+    axes.set_ylim(-step * (len(names) + 0.3), counts.max() * 1.05)
+    axes.set_yticks(places, names, fontsize=8.5)
+    for tick, label in zip(axes.get_yticklabels(), grid["levels"], strict=True):
+        tick.set(color=_COLORS[label], fontweight="bold")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False, axis="y")
+    axes.set_xlabel("weight")

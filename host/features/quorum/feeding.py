@@ -1,0 +1,382 @@
+"""Feeding of a run of several passes: the host gives each of them what it needs, while the run goes on.
+
+A command of a program can wait for flags, which the host sets and the command takes. So a pass has of the host what
+is meant for it, however early or late the host is: when a command of a pass has ended on all nodes, what it has used
+can be replaced by what the next pass needs, and a flag says that this is done.
+
+In rounds of gradients nodes do not wait for each other's gradients. A pass of the computing queue is COMPUTE, and a
+pass of the other one FOLD, LATCH and FUSED_UPDATE. Nodes may be at different passes of the first queue, and the host
+stages for each node by itself what it computes next: it waits for the node's own computation, and for the round
+before, of which the weights are made. docs/ring/rounds.md has the rules.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.control.protocol import EventStatus, Operation
+from host.driver.command import Command, Event
+from host.driver.memory import Buffer, aligned
+from host.driver.optimizer_settings import FixedSettings, Settings
+from host.driver.protocols import TrainingRing
+from host.driver.results import Passes
+from host.driver.ring import Ring
+from host.driver.trace import TraceRecord
+from host.features.programs.program import CompiledProgram
+from host.features.programs.ring_programs import NodeProgram
+from host.features.programs.schedules import SETTINGS_FLAG, STAGED_FLAG
+from sim.golden.features.quorum.rounds import AGES, ONE, SLOTS, Close, Rounds, scale_table
+
+__all__ = ["Closing", "Feed", "Feeder", "RoundFeeder", "RoundModel", "RoundProgram", "TraceReader", "run_passes",
+           "run_rounds"]
+
+#: Words of the trace that a command takes: those of its start and of its end.
+_RECORDS = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Feed:
+    """Something that each pass needs of the host."""
+
+    #: Tag of the command of a pass that is the last to use it.
+    tag: int
+    #: Bit of the flag that a command of the next pass waits for.
+    flag: int
+    #: Called with the number of a pass, from 0; replaces what is there by what this pass needs.
+    give: Callable[[int], None]
+
+
+class Feeder:
+    """Give all passes of a run what they need."""
+
+    def __init__(self, ring: TrainingRing, passes: int, feeds: Sequence[Feed]):
+        self._ring = ring
+        self._passes = passes
+        self._feeds = {feed.tag: feed for feed in feeds}
+        if len(self._feeds) != len(feeds):
+            raise ValueError("Feeds must follow different commands")
+        self._ended = {feed.tag: [0] * ring.nodes for feed in feeds}
+
+    def begin(self) -> None:
+        """Give the first pass what it needs, before the run."""
+        for feed in self._feeds.values():
+            self._give(feed, 0)
+
+    def on_event(self, rank: int, event: Event) -> None:
+        """Take note of an event of the run, and give the next pass what it needs if all nodes are ready for it."""
+        feed = self._feeds.get(event.tag)
+        if feed is None or event.status != EventStatus.OK:
+            return
+        ended = self._ended[event.tag]
+        before = min(ended)
+        ended[rank] += 1
+        if before < min(ended) < self._passes:
+            self._give(feed, min(ended))
+
+    def _give(self, feed: Feed, number: int) -> None:
+        feed.give(number)
+        self._ring.settings.set_flags(feed.flag)
+
+
+class TraceReader:
+    """Read the traces of a run with more commands than they hold, in parts, from before the run on."""
+
+    def __init__(self, ring: Ring):
+        self._devices = ring.devices
+        #: Commands whose records a node keeps.
+        self.room = ring.devices[0].config.memory_map["trace"].words // _RECORDS
+        self._since = [int(device.read_register("TRACE_POINTER")) for device in self._devices]
+        self._events = [0] * len(self._devices)
+        self._found: list[list[TraceRecord]] = [[] for _ in self._devices]
+
+    def on_event(self, rank: int) -> None:
+        """Take note of the end of a command, and read the node's trace before it is half full."""
+        self._events[rank] += 1
+        if self._events[rank] >= self.room // 2:
+            self._read(rank)
+
+    def finish(self) -> list[list[TraceRecord]]:
+        """All records of each node, after the run."""
+        for rank in range(len(self._devices)):
+            self._read(rank)
+        return self._found
+
+    def _read(self, rank: int) -> None:
+        found = self._devices[rank].trace(self._since[rank])
+        self._found[rank] += found
+        self._since[rank] += len(found)
+        self._events[rank] = 0
+
+
+def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[Settings | FixedSettings], *,
+               first: int, after: str, give: Callable[[int], None]) -> Passes:
+    """Run a stale program, which the nodes have loaded, for several passes that overlap.
+
+    Parameters
+    ----------
+    first : int
+        Passes since the nodes were given their weights.
+    after : str
+        Last command of a pass that uses what the host gives to it, or that needs the place of what the next pass is
+        given: ``backward 1`` where COMPUTE copies gradients, ``forward 1`` where even and odd passes have inputs of
+        their own.
+    give : callable
+        Called with the number of a pass, from 0; gives nodes what it computes with.
+    """
+    tags = {task.name: task.place for task in program.tasks}
+    feeder = Feeder(ring, len(settings), [
+        Feed(tag=tags[after], flag=STAGED_FLAG, give=give),
+        Feed(tag=tags["latch"], flag=SETTINGS_FLAG, give=lambda number: ring.settings.write(settings[number]))])
+    feeder.begin()
+    return ring.programs.run(collectives=program.collectives, passes=len(settings), parity=first % 2, first=first,
+                             on_event=feeder.on_event)
+
+
+Bits: TypeAlias = npt.NDArray[np.uint32]
+
+#: Tags of the commands.
+COMPUTE, FOLD, LATCH, UPDATE = range(4)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Closing:
+    """Rules by which rounds are closed, the same on all nodes of a ring."""
+
+    #: Gradients in time that close a round.
+    quorum: int
+    #: Cycles after which a round is closed that has a gradient; 0 for none.
+    deadline: int = 0
+    #: Weights of late gradients in sixteenths, by their age: :func:`~sim.golden.features.quorum.rounds.late_weights`.
+    #They do not : grow with it: so what is too late for one round is too late for all that follow.
+    weights: Sequence[int]
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.quorum <= 16:
+            raise ValueError(f"Quorum must be between 1 and 16, not {self.quorum!r}")
+        if not 0 <= self.deadline < 1 << 32:
+            raise ValueError(f"Deadline must be between 0 and 2^32 - 1 cycles, not {self.deadline!r}")
+        if len(self.weights) != AGES or any(not 0 <= weight <= ONE for weight in self.weights):
+            raise ValueError(f"Weights of late gradients must be {AGES} numbers between 0 and {ONE}, not "
+                             f"{self.weights!r}")
+        if any(older > younger for younger, older in itertools.pairwise(self.weights)):
+            raise ValueError(f"Weights of late gradients must not grow with their age, not {self.weights!r}")
+
+    def registers(self) -> dict[str, int | float]:
+        """Values of the registers that have these rules."""
+        packed = sum(weight << 5 * place for place, weight in enumerate(self.weights))
+        parts = {f"LATE_WEIGHTS_{n}": packed >> 25 * n & (1 << 25) - 1 for n in range(3)}
+        return {"QUORUM": self.quorum, "DEADLINE": self.deadline, **parts}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RoundProgram:
+    """The program of a ring whose nodes compute gradients of ``length`` elements for rounds.
+
+    The gradient memory has both slots, zeros, and what is staged for COMPUTE, one behind the other from ``base`` on.
+    """
+
+    nodes: int
+    #: Elements of a gradient, and of the weights from element 0 on.
+    length: int
+    #: Cycles of the computation on each node.
+    durations: Sequence[int]
+    #: First element of slot 0.
+    base: int = 0
+    #: Base of the optimizer's state.
+    state_base: int = 0
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.nodes <= 16:
+            raise ValueError(f"Rounds must have between 2 and 16 nodes, not {self.nodes!r}")
+        if len(self.durations) != self.nodes:
+            raise ValueError(f"Durations must be one per node, {self.nodes}, not {len(self.durations)}")
+
+    @property
+    def stride(self) -> int:
+        """Elements from slot to slot."""
+        return aligned(self.length)
+
+    @property
+    def words(self) -> int:
+        """Elements of the gradient memory that are used."""
+        return self.base + (SLOTS + 2) * self.stride
+
+    def slot(self, number: int) -> Buffer:
+        """Buffer of a slot; number 2 is the zeros."""
+        return Buffer("gradients", self.base + number * self.stride, self.length)
+
+    @property
+    def staged(self) -> Buffer:
+        """Buffer of what COMPUTE copies to a slot."""
+        return self.slot(SLOTS + 1)
+
+    def commands(self, rank: int) -> NodeProgram:
+        """Commands of each queue of a node."""
+        common = {"gradient_base": self.base, "length": self.length, "round": 1}
+        return [
+            [Command(operation=Operation.COMPUTE, tag=COMPUTE, state_base=self.staged.base, wait=STAGED_FLAG,
+                     duration=self.durations[rank], after_0=3, lag_0=1, **common)],
+            [Command(operation=Operation.FOLD, tag=FOLD, **common),
+             Command(operation=Operation.LATCH, tag=LATCH, wait=SETTINGS_FLAG),
+             Command(operation=Operation.FUSED_UPDATE, tag=UPDATE, rank=rank, size=self.nodes,
+                     state_base=self.state_base, **common)],
+        ]
+
+    def prepare(self, ring: TrainingRing, closing: Closing, *, scale: float) -> None:
+        """Load programs, rules, zeros, and the table of scales, which divides ``scale``, the factor of the sum of
+        gradients of one node, by their number."""
+        if ring.nodes != self.nodes:
+            raise ValueError(f"Ring must have {self.nodes} nodes, not {ring.nodes}")
+        if closing.quorum > self.nodes:
+            raise ValueError(f"Quorum must be at most the nodes, {self.nodes}, not {closing.quorum}")
+        if self.words > ring.memory.allocator.room("gradients"):
+            raise ValueError(f"Gradient memory must have {self.words} elements for two slots, zeros and a staged "
+                             f"gradient, not {ring.memory.allocator.room('gradients')}")
+        ring.programs.load([self.commands(rank) for rank in range(self.nodes)])
+        ring.quorum.write_rules({**closing.registers(), "GRADIENT_STRIDE": self.stride}, scale_table(scale))
+        ring.memory.write_gradients([np.zeros(self.length, np.uint32)] * self.nodes, self.slot(SLOTS))
+
+    def resume(self, ring: TrainingRing, rounds: Rounds) -> None:
+        """Give nodes the pending gradients of a golden model again, before a run."""
+        for rank in range(self.nodes):
+            for slot, (tag, gradient) in enumerate(rounds.pending(rank).items()):
+                ring.quorum.resume_set(rank, slot, tag, gradient, self.slot(slot))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RoundModel:
+    """Connection of a run of rounds to its model."""
+
+    #: Golden model of the rounds, which the run continues.
+    rounds: Rounds
+    #: Takes a rank and the number of a round, and gives the gradient that the node computes for it, with the weights
+    #: that all rounds before have made.
+    gradient: Callable[[int, int], npt.NDArray[Any]]
+    #: Takes a closed round and the contributions of all nodes, before any gradient of a later round is asked for.
+    closed: Callable[[Close, list[Bits]], None]
+    #: Takes the number of a round before its LATCH; writes the settings of its update.
+    settings: Callable[[int], None]
+    #: Takes the number of a round after the first, before any node computes for it; if it returns False, the run ends
+    #: with the round before.
+    may_begin: Callable[[int], bool] = lambda number: True
+
+
+class RoundFeeder:
+    """Stage for each node what it computes next, and follow the rounds by their events, for ``passes`` passes after
+    the ``first`` ones."""
+
+    def __init__(self, ring: TrainingRing, program: RoundProgram, model: RoundModel, *, passes: int, first: int):
+        self._ring, self._program, self._model, self._rounds = ring, program, model, model.rounds
+        self._first = self._newest = first
+        #: Number of the round after the last one of the run.
+        self.last = first + passes
+        self._computed = [first] * program.nodes  # COMPUTEs that have ended
+        self._asked = [first] * program.nodes  # those whose flag was set
+        self._staged: list[dict[int, Bits]] = [{} for _ in range(program.nodes)]
+        #: Masks of each round of the run: those of the events of FOLD.
+        self.masks: dict[int, int] = {}
+        self._followed = first  # rounds that the golden model has closed
+        self._folds = [first] * program.nodes
+        self._latches = [first] * program.nodes
+        self._updates = [first] * program.nodes
+
+    @property
+    def ended(self) -> bool:
+        """Whether all nodes have done the updates of all rounds."""
+        return min(self._updates) >= self.last
+
+    @property
+    def computing(self) -> dict[int, int]:
+        """Rounds that nodes compute for, by rank."""
+        return {rank: number for rank, staged in enumerate(self._staged) for number in staged}
+
+    def begin(self) -> None:
+        """Give the first pass what it needs, before the run."""
+        self._give_settings(self._first)
+        self._give()
+
+    def on_event(self, rank: int, event: Event) -> None:
+        """Take note of an event of the run, and give nodes what they need next."""
+        if event.status != EventStatus.OK:
+            return
+        if event.tag == COMPUTE:
+            self._end_compute(rank, event)
+        elif event.tag == FOLD:
+            number = self._folds[rank]
+            self._folds[rank] += 1
+            if self.masks.setdefault(number, event.detail) != event.detail:
+                raise RuntimeError(f"Nodes must have the same masks of round {number}, not 0x{event.detail:08x} and "
+                                   f"0x{self.masks[number]:08x}")
+        elif event.tag == LATCH:
+            before = min(self._latches)
+            self._latches[rank] += 1
+            if before < min(self._latches) < self.last:
+                self._give_settings(min(self._latches))
+        elif event.tag == UPDATE:
+            self._updates[rank] += 1
+        self._follow()
+        self._give()
+
+    def _end_compute(self, rank: int, event: Event) -> None:
+        number = self._computed[rank]
+        self._computed[rank] += 1
+        gradient = self._staged[rank].pop(number, None)
+        if event.detail:
+            if gradient is None:
+                raise RuntimeError(f"Node {rank} must skip round {number}, for which nothing was staged")
+            self._rounds.ready(rank, number, gradient)
+
+    def _follow(self) -> None:
+        """Close the rounds of the golden model whose gradients are all known."""
+        while self._followed in self.masks:
+            number, masks = self._followed, self.masks[self._followed]
+            on_time, late = masks & 0xFFFF, masks >> 16
+            for rank in range(self._program.nodes):
+                sets = self._rounds.pending(rank)
+                if on_time >> rank & 1 and number not in sets:
+                    return
+                if late >> rank & 1 and self._rounds.late_tag(rank, number) is None:
+                    return
+            closed = Close(tag=number, on_time=on_time, late=late, index=self._rounds.index(number, on_time, late))
+            self._followed += 1
+            self._model.closed(closed, self._rounds.close(closed))
+
+    def _give(self) -> None:
+        """Stage for each node whose computation has ended and whose weights are known."""
+        for rank in range(self._program.nodes):
+            number = self._asked[rank]
+            if number != self._computed[rank] or number >= self.last or number > self._followed:
+                continue
+            if number > self._newest:
+                self._newest = number
+                if not self._model.may_begin(number):
+                    self.last = number
+                    return
+            if number in self.masks and self._folds[rank] <= number:
+                continue  # the node itself may not know yet that the round is closed
+            self._asked[rank] += 1
+            if number not in self.masks:  # of a closed round the node computes nothing
+                gradient = np.asarray(self._model.gradient(rank, number))
+                words = gradient.astype(np.float32).view(np.uint32) if gradient.dtype.kind == "f" else gradient
+                self._staged[rank][number] = words.astype(np.uint32)
+                self._ring.quorum.write_gradient_of(rank, words, self._program.staged)
+            self._ring.quorum.set_flags_of(rank, STAGED_FLAG)
+
+    def _give_settings(self, number: int) -> None:
+        self._model.settings(number)
+        self._ring.settings.set_flags(SETTINGS_FLAG)
+
+
+def run_rounds(ring: TrainingRing, program: RoundProgram, model: RoundModel, *, passes: int, first: int,
+               traced: bool = True) -> tuple[Passes, Mapping[int, int]]:
+    """Run rounds on nodes that :meth:`RoundProgram.prepare` has prepared, as :class:`RoundFeeder` does; events and
+    traces, and the masks of each round."""
+    feeder = RoundFeeder(ring, program, model, passes=passes, first=first)
+    feeder.begin()
+    found = ring.programs.run(collectives=1, passes=passes, parity=first % 2, first=first, traced=traced,
+                              on_event=feeder.on_event)
+    return found, feeder.masks

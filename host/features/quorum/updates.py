@@ -1,0 +1,512 @@
+"""Steps of a quorum: rounds that close without stragglers, in blocks, checked bit for bit.
+
+Compute is modelled: COMPUTE brings a gradient when an engine would have it, on a straggler so much later. Which
+gradients a round has, the nodes decide, and report in the events of FOLD; the golden model uses these masks only.
+After every round each element that was computed is applied, folded, dropped or pending in its ledger. At the end of a
+block weights and state of all nodes are compared with it, and the nodes' counts of gradients with the ledger.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import NodeConfig, SingleRing
+from hdl.features.compute_stub.feature import ComputeStub
+from hdl.features.grid.feature import Grid
+from hdl.features.replay.feature import Replay
+from hdl.group import GROUP
+from host.cycles.estimate import Collective, Costs
+from host.driver.command import Event
+from host.driver.memory import Allocation, fitted
+from host.driver.optimizer_settings import Settings
+from host.driver.ring import Ring
+from host.driver.trace import TraceRecord
+from host.features.grid.grid import Kind, Part, Shape
+from host.features.grid.switching import GridNodes
+from host.features.programs.schedules import layers_of
+from host.features.quorum.config import Late, LateConfig
+from host.features.quorum.feeding import UPDATE, Closing, RoundFeeder, RoundModel, RoundProgram, TraceReader
+from host.models.digits import Dataset
+from host.models.layers import Array
+from host.training.batches import Batch, RoundBatches, Shares
+from host.training.comparison import growth, no_masks
+from host.training.executor import Executor
+from host.training.optimizers import SGD
+from host.training.record import DivergenceError
+from host.training.reference import Reference
+from host.training.trainer import Trainer
+from host.training.workloads import Classifier
+from sim.golden import ring as golden
+from sim.golden.features.quorum.rounds import Close, Rounds, scale_table
+
+__all__ = ["BLOCK", "Fates", "Outcome", "QuorumExecutor", "Workers", "make_quorum_trainer", "node_for",
+           "patience_of"]
+
+#: Most rounds of a block.
+BLOCK = 32
+
+#: Most cycles of a computation, for which other nodes wait.
+MAX_COMPUTATION = 1 << 28
+
+#: Cycles of control words and of a FOLD's beginning, about; a late node's own FOLD is beside them.
+_CLOSING = 150
+
+_COUNTERS = ("computed", "applied", "folded", "dropped")
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Outcome of a run."""
+
+    #: Modelled cycle in which each round ended.
+    cycles: list[int] = dataclasses.field(default_factory=list)
+    #: Mean loss of the gradients that each round has, before its update.
+    losses: list[float] = dataclasses.field(default_factory=list)
+    #: Cycle and test accuracy, now and then and at the end.
+    measured: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+    #: Gradients by their fate, over all workers.
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float:
+        return self.measured[-1][1]
+
+
+class Workers:
+    """Workers that train a classifier, each with examples of its own, and the modelled time of their computations."""
+
+    def __init__(self, data: Dataset, config: LateConfig):
+        self._config = config
+        self._task = Classifier(data, config.hidden, align=GROUP)
+        self._task.initialize(config.seed)
+        #: Weights that gradients are computed with.
+        self.parameters = self._task.parameters
+        #: Elements of a gradient.
+        self.length = self.parameters.size
+        self._rule = SGD(learning_rate=config.learning_rate, momentum=config.momentum)
+        self._scales = scale_table(self.scale)
+        self._losses: dict[tuple[int, int], float] = {}
+
+    @property
+    def scale(self) -> float:
+        """Factor of a worker's gradient, which is a sum over its batch."""
+        return 1 / self._config.batch
+
+    def durations(self) -> list[int]:
+        """Cycles of a computation of each worker."""
+        config = self._config
+        costs = Costs(examples=config.batch, macs=config.macs)
+        compute = sum(costs.compute(layer.multiplications(backward=backward))
+                      for layer in layers_of(self._task.widths) for backward in (False, True))
+        return [round(compute * config.slow.get(worker, 1)) for worker in range(config.workers)]
+
+    def update_cycles(self, nodes: int) -> int:
+        """Cycles of closing a round and updating on a number of nodes."""
+        costs = Costs(examples=self._config.batch, macs=self._config.macs)
+        return costs.collective(Collective.FUSED_UPDATE, self.length, nodes=nodes) + _CLOSING
+
+    def gradient(self, worker: int, number: int, batch: Batch) -> Array:
+        """Gradient of a worker for a round, at the weights that all rounds before have made."""
+        examples = batch.examples.reshape(self._config.workers, -1)[worker]
+        loss, gradient = self._task.differentiate([examples], no_masks)[0]
+        self._losses[worker, number] = loss / self._config.batch
+        return gradient
+
+    def loss(self, number: int, workers: Sequence[int]) -> float:
+        """Mean loss of some workers' gradients for a round; NaN without any."""
+        in_time = [self._losses.pop((worker, number)) for worker in workers]
+        return float(np.mean(in_time)) if in_time else float("nan")
+
+    def settings(self, number: int) -> Settings:
+        """Settings of a round's update, but for the factor of the sum, which the table of scales has."""
+        return self._rule.settings(number + 1, gradient_scale=1.0)
+
+    def closed_settings(self, closed: Close) -> Settings:
+        """Settings of the update of a closed round, with the factor of its sum."""
+        scale = float(self._scales[closed.index:closed.index + 1].view(np.float32)[0])
+        return dataclasses.replace(self.settings(closed.tag), gradient_scale=scale)
+
+    def accuracy(self) -> float:
+        """Fraction of the test set that is classified right."""
+        return self._task.measure(self._config.workers, no_masks, last=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fates:
+    """Masks of workers in a round."""
+
+    #: Workers with a gradient of the round in it, with one of an earlier round in it, and with one that was dropped.
+    on_time: int
+    late: int
+    dropped: int
+
+    #: Ages in rounds of the late gradients, in the order of their workers.
+    ages: tuple[int, ...] = ()
+
+
+class QuorumExecutor(Executor[Fates]):
+    """Rounds on nodes, in blocks; workers that stay behind are switched out if all nodes are those of a grid, in one
+    row."""
+
+    def __init__(self, ring: Ring, data: Dataset, config: LateConfig, *, block: int = BLOCK,
+                 grid: GridNodes | None = None):
+        self._ring, self._config, self._grid = ring, config, grid
+        self.most = block
+        self._workers = Workers(data, config)
+        #: Workers that take part, by rank.
+        self.members = list(range(config.workers))
+        self._rounds = Rounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
+        self._reference: Reference | None = None
+        #: Outcome so far, with measured cycles.
+        self.outcome = Outcome()
+        #: Fates of gradients in each round.
+        self.fates: list[Fates] = []
+        #: Lines about workers whose gradients were mostly dropped.
+        self.laggards: list[str] = []
+        #: Rounds after which workers were switched out.
+        self.left_after: dict[int, int] = {}
+        #: Computations of each worker that were not waited for at the end of a block.
+        self.abandoned = [0] * config.workers
+        self._batches: dict[int, Batch] = {}  # of a block, by round
+        self._ages: dict[int, tuple[int, ...]] = {}  # of late gradients, by round
+        self._span = 0  # cycles of the rounds of a block, once they have ended
+        self._since = 0  # CYCLES of rank 0 at the beginning of a block
+        self._begun = [0] * config.workers  # cycles of a block in which ranks were given their computations
+        self._dropped: dict[int, int] = {}  # masks, by round
+        self._known_dropped = [0] * config.workers
+        self.cycles = 0
+        self._before = [dict.fromkeys(_COUNTERS, 0) for _ in range(config.workers)]  # a process before this one
+
+    @property
+    def left(self) -> int:
+        """Rounds that the cycles are enough for, if they take as long as those before, or as the model says."""
+        durations, update = self._durations
+        closed = sorted(durations)[self._quorum - 1]
+        if self._config.closing_deadline:
+            closed = min(closed, min(durations) + self._config.closing_deadline)
+        each = self.cycles / len(self.fates) if self.fates else closed + update
+        return int((self._config.cycles - self.cycles) // each)
+
+    @property
+    def reference(self) -> Reference:
+        """Golden state, from the beginning of the run on."""
+        assert self._reference is not None
+        return self._reference
+
+    @property
+    def _durations(self) -> tuple[list[int], int]:
+        """Modelled cycles of a computation of each rank, and of closing and updating."""
+        durations = self._workers.durations()
+        return [durations[worker] for worker in self.members], self._workers.update_cycles(len(self.members))
+
+    @property
+    def _quorum(self) -> int:
+        """Gradients in time that close a round."""
+        return min(self._config.closing, len(self.members))
+
+    def begin(self, *, restored: bool = False) -> None:
+        """Give the nodes weights, state, the program, the rules of rounds, and gradients that are pending, unless
+        they are ``restored`` and have them."""
+        if self._grid is not None:
+            gone = [Part(Kind.NODE, worker) for worker in self.left_after]
+            plan = self._grid.grid.disable(*gone).plan(Shape.FLAT)
+            self._grid.switch(plan)
+            self._ring = self._grid.ring(plan)
+        ring, workers = self._ring, self._workers
+        before = self._reference
+        self._bind(workers.parameters if before is None else before.master.view(np.float32),
+                   None if before is None else before.state)
+        self._program = RoundProgram(nodes=len(self.members), length=workers.length, durations=self._durations[0])
+        self._closing = Closing(quorum=self._quorum, deadline=self._config.closing_deadline,
+                                weights=self._config.weights)
+        if not restored:
+            ring.collectives.distribute(self.reference.master.view(np.float32))
+            ring.memory.write_state(self.reference.state[0].view(np.float32))
+            ring.counters.clear()
+            self._program.prepare(ring, self._closing, scale=workers.scale)
+            self._program.resume(ring, self._rounds)
+        self._counters = ring.counters.read()
+
+    def _bind(self, master: Array, state: list[npt.NDArray[np.uint32]] | None) -> None:
+        """Make the golden state of the present ring."""
+        self._reference = Reference(self._ring, master, 1)
+        if state is not None:
+            self._reference.state = state
+        self._workers.parameters[...] = golden.floats(self._reference.weights)
+
+    def state(self) -> dict[str, Any]:
+        pending = [self._rounds.pending(rank) for rank in range(len(self.members))]
+        return {"cycles": self.cycles, "outcome": dataclasses.asdict(self.outcome), "laggards": list(self.laggards),
+                "fates": [list(dataclasses.astuple(one)) for one in self.fates], "counts": self._counts_to_go_on(),
+                "abandoned": list(self.abandoned), "left": [list(pair) for pair in self.left_after.items()],
+                "master": self.reference.master.copy(), "state": [plane.copy() for plane in self.reference.state],
+                "pending": [[[tag, gradient] for tag, gradient in sets.items()] for sets in pending]}
+
+    def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
+        self.cycles, self.laggards = state["cycles"], list(state["laggards"])
+        self.fates = [Fates(on_time, late, dropped, tuple(ages)) for on_time, late, dropped, ages in state["fates"]]
+        self.abandoned = list(state["abandoned"])
+        self.outcome = Outcome(**state["outcome"])
+        self.outcome.measured = [(cycle, accuracy) for cycle, accuracy in self.outcome.measured]
+        self._before = [dict(one) for one in state["counts"]]
+        self._known_dropped = [one["dropped"] for one in self._before]
+        self.left_after = {worker: rounds for worker, rounds in state["left"]}
+        if self.left_after:
+            self._keep([worker for worker in self.members if worker not in self.left_after])
+        self._bind(state["master"].view(np.float32), list(state["state"]))
+        for rank, sets in enumerate(state["pending"]):
+            for tag, gradient in sets:
+                self._rounds.ready(rank, tag, gradient)
+        self.begin(restored=restored)
+
+    def _keep(self, members: Sequence[int]) -> None:
+        """Continue with these workers only, ranks in this order. What others have pending is dropped with them."""
+        pending = {worker: self._rounds.pending(rank) for rank, worker in enumerate(self.members)}
+        self.members = list(members)
+        self._rounds = Rounds(nodes=len(members), length=self._workers.length, weights=self._config.weights)
+        for rank, worker in enumerate(members):
+            for tag, gradient in pending[worker].items():
+                self._rounds.ready(rank, tag, gradient)
+
+    def counts(self) -> list[dict[str, int]]:
+        """Gradients of each worker by their fate, pending ones left out."""
+        ledgers = dict(zip(self.members, self._rounds.ledgers, strict=True))
+        return [{fate: before[fate] + (ledgers[worker].counts[fate] if worker in ledgers else 0)
+                 for fate in _COUNTERS} for worker, before in enumerate(self._before)]
+
+    def _counts_to_go_on(self) -> list[dict[str, int]]:
+        """Counts without pending gradients, which a ring that goes on counts again as computed."""
+        return [{**counted, "computed": counted["computed"] - len(pending)}
+                for counted, pending in zip(self.counts(), self.pending(), strict=True)]
+
+    def pending(self) -> list[list[int]]:
+        """Rounds of each worker's gradients that have no fate yet."""
+        return [list(self._rounds.pending(self.members.index(worker))) if worker in self.members else []
+                for worker in range(self._config.workers)]
+
+    def execute(self, first: int, batches: Sequence[Batch]) -> list[Fates]:
+        """Do the rounds of a block, compare, and measure."""
+        ring, begin, passes = self._ring, first - 1, len(batches)  # rounds are numbered from 0
+        self._batches = dict(enumerate(batches, begin))
+        feeder = RoundFeeder(ring, self._program, RoundModel(
+            rounds=self._rounds, gradient=self._gradient, closed=self._close, may_begin=self._may_begin,
+            settings=lambda number: ring.settings.write(self._workers.settings(number))), passes=passes, first=begin)
+        reader = TraceReader(ring)
+        over = False
+
+        def on_event(rank: int, event: Event) -> None:
+            feeder.on_event(rank, event)
+            reader.on_event(rank)
+
+        def is_over() -> bool:
+            nonlocal over
+            if feeder.ended and not over:
+                self._span = self._span or self._elapsed
+                over = feeder.last < begin + passes or self._abandons(feeder)
+            return over
+
+        self._since, self._span = self._clock(), 0
+        feeder.begin()
+        ring.programs.run(collectives=1, passes=passes, parity=begin % 2, first=begin, traced=False,
+                          on_event=on_event, over=is_over)
+        counters = self._settled(on_event) if over else ring.counters.read()
+        hopeless = self._hopeless(feeder) if over else []
+        self._note(reader.finish(), feeder, over=over)
+        behind = self._compare(begin, counters, abandoned=hopeless)
+        self.outcome.measured.append((self.cycles, self._workers.accuracy()))
+        found = self.counts()
+        self.outcome.counts = {**{fate: sum(one[fate] for one in found) for fate in _COUNTERS},
+                               "pending": sum(map(len, self.pending()))}
+        if self.left > 0:
+            self._prepare_next(behind, over=over)
+        return self.fates[begin:]
+
+    def _clock(self) -> int:
+        """Cycles of rank 0."""
+        return int(self._ring.devices[0].read_register("CYCLES"))
+
+    @property
+    def _elapsed(self) -> int:
+        """Cycles of the block so far."""
+        return (self._clock() - self._since) % (1 << 32)
+
+    def _gradient(self, rank: int, number: int) -> Array:
+        """Gradient of the member of a rank for a round, which its node computes from now on."""
+        self._begun[rank] = self._elapsed
+        return self._workers.gradient(self.members[rank], number, self._batches[number])
+
+    def _may_begin(self, number: int) -> bool:
+        """Whether some cycles of the run are left when the round before has ended."""
+        return self.cycles + self._elapsed + self._durations[1] < self._config.cycles
+
+    def _abandons(self, feeder: RoundFeeder) -> bool:
+        """Whether the end of a block does not wait for what nodes still compute.
+
+        Nothing is waited for at the end of the run, and no computation is if its gradient would be too late for any
+        weight, were rounds continued meanwhile.
+        """
+        total = self.cycles + self._span
+        is_last = (self._config.cycles - total) * feeder.last < total
+        return bool(feeder.computing) and (is_last or len(self._hopeless(feeder)) == len(feeder.computing))
+
+    def _hopeless(self, feeder: RoundFeeder) -> list[int]:
+        """Ranks that compute gradients which would be too late for any weight if rounds continued meanwhile."""
+        elapsed, durations = self._elapsed, self._durations[0]
+        each = self._span // (feeder.last - len(self.fates))
+        return [rank for rank, number in feeder.computing.items()
+                if feeder.last - number + max(0, self._begun[rank] + durations[rank] - elapsed) // each
+                > self._config.oldest]
+
+    def _settled(self, on_event: Callable[[int, Event], None]) -> list[dict[str, int]]:
+        """Take all events that are there; counters of nodes, which no command has changed since."""
+        while True:
+            counters = self._ring.counters.read()
+            events = [(rank, event) for rank, device in enumerate(self._ring.devices)
+                      if (event := device.pop_event(0)) is not None]
+            if not events:
+                return counters
+            for rank, event in events:
+                on_event(rank, event)
+
+    def _note(self, traces: list[list[TraceRecord]], feeder: RoundFeeder, *, over: bool) -> None:
+        """Take note of the cycles and fates of a block."""
+        first = len(self.fates)
+        times = np.array([[record.time for record in trace if record.end and record.tag == UPDATE]
+                          for trace in traces]).max(axis=0)
+        # A gradient that is too late for any round is dropped when its computation ends, maybe after the last round.
+        self._dropped[feeder.last - 1] |= self._newly_dropped()
+        begun = min(record.time for trace in traces for record in trace)
+        self.outcome.cycles += [self.cycles + int(time - begun) for time in times]
+        # The next block begins when all nodes have ended this one, stragglers too, unless they are not waited for.
+        end = int(times[-1]) if over else max(record.time for trace in traces for record in trace)
+        self.cycles += end - begun
+        self.fates += [Fates(self._by_worker(feeder.masks[number] & 0xFFFF),
+                             self._by_worker(feeder.masks[number] >> 16), self._dropped.pop(number),
+                             self._ages.pop(number))
+                       for number in range(first, feeder.last)]
+        for rank in feeder.computing if over else ():
+            self.abandoned[self.members[rank]] += 1
+
+    def _prepare_next(self, behind: Sequence[int], *, over: bool) -> None:
+        """Prepare the next block: without workers that are never in time, and with all nodes idle."""
+        if over:
+            self._ring.recover()
+        switched = bool(behind) and self._grid is not None and self._switch_out(behind)
+        if over and not switched:
+            self._begin_again(self.members, self._counts_to_go_on())
+
+    def _begin_again(self, members: Sequence[int], counts: list[dict[str, int]]) -> None:
+        """Begin again with some members, and with what they have pending; counts are of all workers so far."""
+        self._before = counts
+        self._known_dropped = [one["dropped"] for one in counts]
+        self._keep(members)
+        self.begin()
+
+    def _by_worker(self, ranks: int) -> int:
+        """Mask of workers by that of their ranks."""
+        return sum((ranks >> rank & 1) << worker for rank, worker in enumerate(self.members))
+
+    def _switch_out(self, workers: Sequence[int]) -> bool:
+        """Continue in a ring without some workers, and drop their pending gradients; False if no ring is left."""
+        members = [worker for worker in self.members if worker not in workers]
+        if len(members) < 2:
+            self.laggards.append(f"rounds from {len(self.fates)} on: no ring would be left without workers "
+                                 f"{', '.join(map(str, workers))}, so they stay")
+            return False
+        counts, pending = self._counts_to_go_on(), self.pending()
+        for worker in workers:
+            counts[worker]["computed"] += len(pending[worker])
+            counts[worker]["dropped"] += len(pending[worker])
+            self.left_after[worker] = len(self.fates)
+        self._begin_again(members, counts)
+        return True
+
+    def _close(self, closed: Close, contributions: list[npt.NDArray[np.uint32]]) -> None:
+        """Update the golden model by a round, and check its ledger."""
+        rounds = self._rounds
+        self._ages[closed.tag] = tuple(rounds.ages[rank] for rank in sorted(rounds.ages))
+        self.reference.step([one.view(np.float32) for one in contributions], self._workers.closed_settings(closed))
+        self._workers.parameters[...] = golden.floats(self.reference.weights)
+        self.outcome.losses.append(self._workers.loss(closed.tag, [
+            worker for rank, worker in enumerate(self.members) if closed.on_time >> rank & 1]))
+        for rank, ledger in enumerate(rounds.ledgers):
+            left, elements = ledger.balance(list(rounds.pending(rank).values()))
+            if left or any(elements):
+                raise DivergenceError(f"Round {closed.tag}: {left} gradients of node {rank}, and "
+                                      f"{np.count_nonzero(elements)} elements, have no fate")
+        self._dropped[closed.tag] = self._newly_dropped()
+
+    def _newly_dropped(self) -> int:
+        """Mask of workers of which a gradient was dropped since this was called last."""
+        dropped = [one["dropped"] for one in self.counts()]
+        found = sum((now > was) << rank for rank, (now, was) in enumerate(
+            zip(dropped, self._known_dropped, strict=True)))
+        self._known_dropped = dropped
+        return found
+
+    def _compare(self, first: int, counters: list[dict[str, int]], *, abandoned: Sequence[int]) -> list[int]:
+        """Compare nodes with the golden model, and their counts with the ledger; returns workers that stay behind.
+
+        No computation of the ranks in ``abandoned`` has ended in this block.
+        """
+        memory, reference, number, length = self._ring.memory, self.reference, len(self.fates), self._workers.length
+        found = {"weights": (memory.read_weights(length), reference.weights),
+                 "momenta": (memory.read_state(length), reference.state[0])}
+        if self._ring.formats.has_master:
+            found["masters"] = memory.read_master(length), reference.master
+        for name, (there, here) in found.items():
+            if not (there.view(np.uint32) == here).all():
+                raise DivergenceError(f"Round {number}: {name} of nodes differ from the golden model")
+        before, self._counters = self._counters, counters
+        dropped = growth("GRADIENTS_DROPPED", before, self._counters)
+        behind = []
+        for rank, (ledger, counted) in enumerate(zip(self._rounds.ledgers, self._counters, strict=True)):
+            counts = {fate: counted[f"GRADIENTS_{fate.upper()}"] for fate in _COUNTERS}
+            if counts != ledger.counts:
+                raise DivergenceError(f"Round {number}: node {rank} has counted {counts} gradients, and must have "
+                                      f"counted {ledger.counts}")
+            worker = self.members[rank]
+            on_time = sum(one.on_time >> worker & 1 for one in self.fates[first:])
+            if (dropped[rank] or rank in abandoned) and not on_time and self._config.late is not Late.WAIT:
+                behind.append(worker)
+                advice = "" if self._grid else (
+                    ": fold them, wait longer (a larger quorum or deadline), or switch it out (--switch-out)")
+                what = f"{dropped[rank]} of its gradients were dropped" if dropped[rank] else (
+                    "its computation was abandoned")
+                self.laggards.append(f"rounds {first} to {number - 1}: worker {worker} was never in time, and "
+                                     f"{what}{advice}")
+        return behind
+
+
+def make_quorum_trainer(ring: Ring, data: Dataset, config: LateConfig, **options: Any) -> Trainer[QuorumExecutor]:
+    """A trainer of rounds on nodes; ``options`` are those of :class:`QuorumExecutor`."""
+    shares = Shares(data.train_y, workers=config.workers, skew=config.skew, seed=config.seed)
+    return Trainer(QuorumExecutor(ring, data, config, **options), RoundBatches(shares, config.batch))
+
+
+def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: int = 1) -> NodeConfig:
+    """A node with rounds for vectors of a length, with the codecs and rows of ``node``.
+
+    With two ``ports`` its memories are large enough for the blocks of a ring of two, the smallest that switching out
+    may leave of ``nodes``.
+    """
+    base = NodeConfig() if node is None else node
+    base = base.replace(
+        programs={}, link=Replay(), stub=ComputeStub(quorum=True), masking=False, sparsify=False,
+        topology=(SingleRing if ports == 1 else Grid)(max_nodes=base.topology.max_nodes))
+    words = RoundProgram(nodes=nodes, length=length, durations=[0] * nodes).words
+    base = base.replace(memories={"gradient": max(base.memories.gradient, 1 << (words - 1).bit_length())})
+    return fitted(base, [Allocation(length=length, planes=1)], nodes=nodes if ports == 1 else 2)
+
+
+def patience_of(data: Dataset, config: LateConfig) -> int:
+    """Cycles for which a node waits for a round, at the most; ``ValueError`` if a computation takes longer than a
+    node can wait."""
+    longest = max(Workers(data, config).durations())
+    if longest > MAX_COMPUTATION:
+        raise ValueError(f"Computations must take at most {MAX_COMPUTATION:,} cycles, not {longest:,}: take fewer "
+                         f"examples, a smaller model, or a smaller factor")
+    return 4000 + 2 * longest

@@ -1,0 +1,337 @@
+"""Edits of a relay's model while it trains, the two banks of programs by which they take effect, and logs of them.
+
+The assessor reads what set s has left. Its edit travels during set s + 1, to all nodes, and holds from set s + 2 on,
+which begins when every node has acknowledged it. A node keeps the program of the set that it runs in one bank, and
+that of the next one in the other; it changes banks between sets, never inside one. It refuses an edit that comes
+late, again, or is unknown to it, and one that does not lead to the program whose digest it carries; then its banks
+stay as they are. Of a log every field is checked before a run begins.
+"""
+
+import dataclasses
+import enum
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hdl.choices import choice_error
+from hdl.compression.registry import FETCH_FORMATS
+from host.features.streaming.plan import LARGEST, RelayPlan, Worker, make_relay_plan
+from sim import fields, json_files
+
+__all__ = ["Banks", "Edit", "Kind", "RefusedError", "Ring", "Structure", "edited", "make_edit", "read_log"]
+
+
+class RefusedError(ValueError):
+    """A node refuses an edit."""
+
+
+class Kind(enum.Enum):
+    """Kinds of edits.
+
+    ``add`` puts a layer in front of the given one, with as many outputs as inputs, so ``value`` is their number.
+    ``remove`` takes such a layer out. ``format`` changes that of a layer's weights in FETCH, ``microbatches`` those
+    of a set, and ``rate`` the learning rate; of the last two the layer is 0.
+    """
+
+    ADD = "add"
+    REMOVE = "remove"
+    FORMAT = "format"
+    MICROBATCHES = "microbatches"
+    RATE = "rate"
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """Program of a set, as far as edits change it; ``ValueError`` if there is no such program, or no room for it."""
+
+    #: Inputs, and outputs of each layer.
+    widths: tuple[int, ...]
+    #: Format of each layer's weights.
+    formats: tuple[str, ...]
+    #: Microbatches of a set.
+    count: int
+    #: Learning rate, which is rounded to binary32.
+    rate: float
+    #: Examples of a microbatch.
+    microbatch: int
+    worker: Worker
+    plan: RelayPlan = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.formats) != len(self.widths) - 1:
+            raise ValueError(f"Formats must be one for each of {len(self.widths) - 1} layers, not "
+                             f"{len(self.formats)}")
+        for name in self.formats:
+            if name not in FETCH_FORMATS:
+                raise ValueError(choice_error("Format", FETCH_FORMATS, name))
+        if not 0 <= self.rate <= np.finfo(np.float32).max:
+            raise ValueError(f"Rate must be a finite number of zero or more, not {self.rate!r}")
+        object.__setattr__(self, "rate", float(np.float32(self.rate)))
+        plan = make_relay_plan(self.widths, worker=self.worker, count=self.count, microbatch=self.microbatch)
+        units = tuple(dataclasses.replace(unit, format=self.formats[unit.layer - 1]) for unit in plan.units)
+        object.__setattr__(self, "plan", dataclasses.replace(plan, units=units))
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.formats)
+
+    @property
+    def digest(self) -> str:
+        """First half of a SHA-256 of the plan and the learning rate."""
+        text = f"{self.plan.digest} {np.float32(self.rate).view(np.uint32):08x}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def described(self) -> dict[str, Any]:
+        """Entry of a log."""
+        return {"widths": list(self.widths), "formats": list(self.formats), "microbatches": self.count,
+                "rate": self.rate, "microbatch": self.microbatch, "worker": dataclasses.asdict(self.worker),
+                "digest": self.digest}
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> "Structure":
+        """The program that a log begins with."""
+        return cls(widths=tuple(given["widths"]), formats=tuple(given["formats"]), count=given["microbatches"],
+                   rate=given["rate"], microbatch=given["microbatch"], worker=Worker(**given["worker"]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    """An edit."""
+
+    #: From 1 on; each edit has a larger one than those before.
+    number: int
+    #: The first set that it holds for.
+    set: int
+    #: Number of the layer, from 1, or 0.
+    layer: int
+    kind: Kind
+    #: Width, format, number of microbatches or learning rate.
+    value: int | float | str
+    #: That of the program behind it.
+    digest: str
+
+    def described(self) -> dict[str, Any]:
+        """Entry of a log."""
+        return {**dataclasses.asdict(self), "kind": self.kind.value}
+
+    @classmethod
+    def parse(cls, given: Any) -> "Edit":
+        """The edit of a log; RefusedError if there is no such edit."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        if not isinstance(given, dict) or sorted(given) != sorted(names):
+            raise RefusedError(f"Edit must have {', '.join(names)}, not {json.dumps(given)}")
+        kinds = [kind.value for kind in Kind]
+        if given["kind"] not in kinds:
+            raise RefusedError(f"Edit must be one of {', '.join(kinds)}, not {given['kind']!r}")
+        for name in ("number", "set", "layer"):
+            if isinstance(given[name], bool) or not isinstance(given[name], int) or given[name] < 0:
+                raise RefusedError(f"Edit's {name} must be a number of zero or more, not {given[name]!r}")
+        return cls(**{**given, "kind": Kind(given["kind"])})
+
+    @property
+    def line(self) -> str:
+        """The edit in a line."""
+        where = f" of layer {self.layer}" if self.layer else ""
+        return f"edit {self.number}, from set {self.set} on: {self.kind.value}{where} {self.value}"
+
+
+def _layer(structure: Structure, layer: int) -> int:
+    if not 1 <= layer <= structure.layers:
+        raise RefusedError(f"Edit's layer must be 1 to {structure.layers}, not {layer!r}")
+    return layer
+
+
+def _square(structure: Structure, layer: int) -> int:
+    """Layer with as many outputs as inputs, and others behind it."""
+    _layer(structure, layer)
+    if layer == structure.layers or structure.widths[layer - 1] != structure.widths[layer]:
+        raise RefusedError(f"Edit must remove a layer with as many outputs as inputs, and not the last, not layer "
+                           f"{layer} of {structure.widths}")
+    return layer
+
+
+def edited(structure: Structure, layer: int, kind: Kind, value: int | float | str) -> Structure:
+    """The program behind an edit; ``RefusedError`` if it has no such layer, or there is no such program, or no room
+    for it."""
+    widths, formats = list(structure.widths), list(structure.formats)
+    changes: dict[str, Any] = {}
+    match kind:
+        case Kind.ADD:
+            width = widths[_layer(structure, layer) - 1]
+            if value != width:
+                raise RefusedError(f"Edit must add a layer of {width} outputs in front of layer {layer}, not of "
+                                   f"{value!r}")
+            widths.insert(layer, width)
+            formats.insert(layer - 1, formats[layer - 1])
+        case Kind.REMOVE:
+            del widths[_square(structure, layer)]
+            del formats[layer - 1]
+        case Kind.FORMAT:
+            formats[_layer(structure, layer) - 1] = str(value)
+        case Kind.MICROBATCHES | Kind.RATE:
+            wanted = (int,) if kind is Kind.MICROBATCHES else (int, float)
+            if isinstance(value, bool) or not isinstance(value, wanted):
+                raise RefusedError(f"Value of {kind.value} must be a number, not {value!r}")
+            changes = {"count" if kind is Kind.MICROBATCHES else "rate": value}
+    if kind in (Kind.MICROBATCHES, Kind.RATE) and layer:
+        raise RefusedError(f"Layer of {kind.value} must be 0, not {layer!r}")
+    try:
+        return dataclasses.replace(structure, widths=tuple(widths), formats=tuple(formats), **changes)
+    except RefusedError:
+        raise
+    except ValueError as error:
+        raise RefusedError(str(error)) from error
+
+
+def make_edit(structure: Structure, *, number: int, set: int, layer: int, kind: Kind,
+              value: int | float | str) -> Edit:
+    """An edit of a program, with the digest of what is behind it."""
+    return Edit(number, set, layer, kind, value, edited(structure, layer, kind, value).digest)
+
+
+class Banks:
+    """Banks of programs of a node."""
+
+    def __init__(self, structure: Structure):
+        #: Program of the set that runs.
+        self.current = structure
+        #: Number of that set.
+        self.set = -1
+        self._next: Structure | None = None
+        self._number = 0
+
+    @property
+    def following(self) -> Structure:
+        """Program of the next set."""
+        return self._next or self.current
+
+    def receive(self, edit: Edit) -> int:
+        """Take an edit into the other bank, and acknowledge it by its number; ``RefusedError`` if the edit comes
+        late, again, or is unknown."""
+        if edit.number <= self._number:
+            raise RefusedError(f"Edit must be a new one behind number {self._number}, not {edit.number}")
+        if edit.set != self.set + 1:
+            raise RefusedError(f"Edit must hold from set {self.set + 1} on while set {self.set} runs, not from "
+                               f"{edit.set}")
+        made = edited(self.following, edit.layer, edit.kind, edit.value)
+        if made.digest != edit.digest:
+            raise RefusedError(f"Edit must lead to the program {made.digest}, not {edit.digest}")
+        self._next, self._number = made, edit.number
+        return edit.number
+
+    def begin(self, number: int) -> Structure:
+        """Change banks, if there is a new program, and begin the next set."""
+        if number != self.set + 1:
+            raise ValueError(f"Sets must follow each other, {self.set + 1}, not {number!r}")
+        self.set, self.current, self._next = number, self.following, None
+        return self.current
+
+
+class Ring:
+    """Banks of all nodes, workers and the server, and the acknowledgements of edits that travel to them."""
+
+    def __init__(self, structure: Structure, *, nodes: int):
+        self.banks = [Banks(structure) for _ in range(nodes)]
+        self._waiting: dict[int, tuple[Edit, set[int]]] = {}
+
+    @classmethod
+    def behind(cls, structure: Structure, log: Sequence[Edit], *, sets: int,
+               nodes: int) -> "tuple[Ring, list[Structure]]":
+        """Banks behind sets of a log, and the program of each of them; ``RefusedError`` if nodes refuse an edit."""
+        ring, found = cls(structure, nodes=nodes), []
+        for number in range(sets + 1):
+            for edit in (one for one in log if one.set == number):
+                ring.send(edit)
+                ring.deliver_all()
+            if number < sets:
+                found.append(ring.begin(number))
+        return ring, found
+
+    def send(self, edit: Edit) -> None:
+        """Have an edit travel to all nodes."""
+        self._waiting[edit.number] = edit, set(range(len(self.banks)))
+
+    def deliver(self, number: int, node: int) -> None:
+        """Deliver an edit to a node, whose acknowledgement comes back."""
+        edit, left = self._waiting[number]
+        self.banks[node].receive(edit)
+        left.discard(node)
+
+    def deliver_all(self) -> None:
+        """Deliver all edits to all nodes that have not had them."""
+        for number, (_, left) in list(self._waiting.items()):
+            for node in sorted(left):
+                self.deliver(number, node)
+
+    def may_begin(self, number: int) -> bool:
+        """Whether all nodes have acknowledged all edits that hold from a set on."""
+        return not any(left for edit, left in self._waiting.values() if edit.set <= number)
+
+    def begin(self, number: int) -> Structure:
+        """Begin a set on all nodes; ``ValueError`` if an edit is not acknowledged yet, or nodes do not have the same
+        program."""
+        if not self.may_begin(number):
+            raise ValueError(f"Set {number} must wait for all acknowledgements of edits")
+        digests = {bank.begin(number).digest for bank in self.banks}
+        if len(digests) > 1:
+            raise ValueError(f"Nodes must run one program in set {number}, not {', '.join(sorted(digests))}")
+        return self.banks[0].current
+
+
+#: Bounds of a log: words of a memory, width of a layer, layers, sets of a run, and parameters of its model.
+_WORDS, _WIDEST, _LAYERS, _SETS, _PARAMETERS = 1 << 20, 4096, 256, 1 << 20, 1 << 24
+
+_words, _count, _digest = fields.integer(1, _WORDS), fields.integer(1, LARGEST), fields.text("[0-9a-f]{32}")
+_rate = fields.number(0, 3e38)
+_WORKER = fields.record(lanes=fields.integer(1, 64), weight_words=_words, gradient_words=_words,
+                        activation_words=_words, far_words=_words, windows=fields.integer(2, 4096))
+_START = fields.record(widths=fields.several(fields.integer(1, _WIDEST), 2, _LAYERS + 1),
+                       formats=fields.several(fields.choice(FETCH_FORMATS), 1, _LAYERS), microbatches=_count,
+                       rate=_rate, microbatch=_count, worker=_WORKER, digest=_digest)
+_VALUES = {Kind.ADD: fields.integer(1, _WIDEST), Kind.FORMAT: fields.choice(FETCH_FORMATS), Kind.MICROBATCHES: _count,
+           Kind.RATE: _rate}
+
+
+def _edit(value: Any) -> bool:
+    """Whether a value is an edit."""
+    entry = fields.record(
+        number=fields.integer(1, _SETS), set=fields.integer(0, _SETS), layer=fields.integer(0, _LAYERS),
+        kind=fields.choice([kind.value for kind in Kind]), value=lambda value: True, digest=_digest)
+    return entry(value) and _VALUES.get(Kind(value["kind"]), _removed)(value["value"])
+
+
+def _removed(value: Any) -> bool:
+    """Whether a value is that of an edit which takes none."""
+    return value is None or fields.integer(0, _WIDEST)(value)
+
+
+_LOG = {"start": _START, "workers": fields.integer(1, 64), "seed": fields.integer(0, 1 << 63),
+        "sets": fields.integer(0, _SETS), "edits": fields.several(_edit, 0, _SETS),
+        "losses": fields.several(fields.text("[0-9a-f]{8}"), 0, _SETS), "digest": fields.text("[0-9a-f]{64}")}
+
+
+def read_log(path: Path) -> dict[str, Any]:
+    """Read a log of `gradring lab relay`; ``ValueError`` if the file is damaged, or another; the message names it,
+    and the first field that is wrong."""
+    try:
+        log = json_files.read(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"Log of edits must be a file that `gradring lab relay` has written, not {path}: "
+                         f"{error}") from error
+    if not isinstance(log, dict) or not _LOG.keys() <= log.keys():
+        raise ValueError(f"Log of edits must have {', '.join(_LOG)}, and {path} has not")
+    for name, check in _LOG.items():
+        if not check(log[name]):
+            raise ValueError(f"Log of edits must have {name} as `gradring lab relay` writes it, and {path} has not")
+    if len(log["losses"]) != log["sets"]:
+        raise ValueError(f"Log of edits must have a loss for each of {log['sets']} sets, and {path} has "
+                         f"{len(log['losses'])}")
+    if sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(log["start"]["widths"])) > _PARAMETERS:
+        raise ValueError(f"Log of edits must be of at most {_PARAMETERS:,} parameters, and {path} is not")
+    return log

@@ -1,0 +1,355 @@
+"""Lists and commands of a set on the workers of a relay, and places that stay where they are over edits.
+
+Units with the same shape share a list for each window; lists of a bank's buffers are those of the first bank, and a
+command adds the distance to the second one by its offset. Executions take turns in both banks: while one computes,
+what it needs is moved in for the next one, and what the one before has made is moved out.
+
+The server is the last node of the ring, so that the worker of rank 0 is behind it: FETCH is a BROADCAST from it,
+and PUSH ends there. Waits follow from the regions that commands touch (:mod:`host.features.programs.program`).
+
+While a set runs, what the next one needs is written beside what the running one uses. A unit that is in both keeps
+its place in the server's memories, so that its weights and state need not be written again.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compression.registry import FETCH_FORMATS
+from hdl.features.compute.layer_list import Initial, Kind, Place, VectorProgram, vector_layout
+from hdl.features.streaming.tally import ENTRIES
+from host.features.compute.instructions import Array, Factors, Matrix, Products, Words, at, best_factors, ended
+from host.features.programs.order import Region
+from host.features.programs.program import CompiledProgram, Program, Queue
+from host.features.streaming.edits import RefusedError
+from host.features.streaming.plan import ListKey, RelayPlan
+from sim.golden.features.compute.compute import pack
+from sim.golden.features.streaming.relay import accesses
+
+__all__ = ["RelayLists", "compile_relay", "entry_of", "first_bases", "free_base", "lists_base", "next_bases",
+           "relay_program"]
+
+
+Bits = npt.NDArray[np.uint32]
+#: First element, and the one behind the last.
+Span = tuple[int, int]
+
+
+def first_bases(lengths: Sequence[int]) -> list[int]:
+    """Places of units one behind the other."""
+    return list(itertools.accumulate(lengths, initial=0))[:-1]
+
+
+def free_base(length: int, taken: Sequence[Span], *, first: int = 0) -> int:
+    """The lowest place from ``first`` on that meets none which is taken."""
+    base = first
+    for begin, end in sorted(taken):
+        if begin < base + length and base < end:
+            base = end
+    return base
+
+
+def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bits], *, words: int) -> list[int]:
+    """Places of the units behind an edit; ``RefusedError`` if there is no place for a new unit.
+
+    Units are given by their masters, those that run with their places; of those behind the edit, the ones that it
+    leaves are the same objects. Each memory of the server has so many words.
+    """
+    held = {id(master): base for master, base in zip(before, bases, strict=True)}
+    taken = [(base, base + len(master)) for master, base in zip(before, bases, strict=True)]
+    found = []
+    for master in after:
+        base = held.get(id(master))
+        if base is None:
+            base = free_base(len(master), taken)
+            if base + len(master) > words:
+                raise RefusedError(f"Edit must leave a place for a unit of {len(master):,} words among the {words:,} "
+                                   f"of a server beside the {sum(map(len, before)):,} of the set that runs")
+            taken.append((base, base + len(master)))
+        found.append(base)
+    return found
+
+
+def lists_base(plan: RelayPlan, running: RelayPlan, base: int) -> int:
+    """Place of a plan's lists beside those of the plan that runs, which begin at ``base``, and behind the buffers of
+    both; ``RefusedError`` if there is none."""
+    if plan.digest == running.digest:
+        return base
+    words = plan.end - plan.lists
+    found = free_base(words, [(base, base + running.end - running.lists)], first=max(plan.lists, running.lists))
+    if found + words > plan.worker.activation_words:
+        raise RefusedError(f"Edit must leave a place for {words:,} elements of lists among the "
+                           f"{plan.worker.activation_words:,} of a worker's activation memory, beside buffers and "
+                           f"lists of the set that runs")
+    return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RelayLists:
+    """Lists of a plan."""
+
+    plan: RelayPlan
+    #: Words of all lists, which are written from ``base`` on.
+    words: Words
+    #: First element of each list.
+    places: dict[ListKey, int]
+    base: int
+
+
+class _Compiler:
+    """Instructions of lists."""
+
+    def __init__(self, plan: RelayPlan, array: Array, factors: Factors, *, recompute: bool):
+        self._plan = plan
+        self._recompute = recompute
+        self._product = Products(array=array, factors=factors, length=plan.microbatch)
+
+    def _banked(self, name: str, width: int, first: int = 0) -> Matrix:
+        """Matrix in a buffer of a bank, from a column on."""
+        return at(Place.ACTIVATIONS, self._plan.bank.places[name] + first, relative=True), self._plan.stride(width)
+
+    def _again(self, key: ListKey) -> Matrix:
+        return at(Place.ACTIVATIONS, self._plan.again.base), self._plan.stride(key.outputs)
+
+    def _outputs(self, key: ListKey, target: Matrix) -> Words:
+        """Outputs of a unit."""
+        base = self._plan.window * key.window
+        return self._product((0, key.inputs, key.outputs), transpose_b=1, initial=Initial.MATRIX,
+                             relu=int(not key.top), a=self._banked("x", key.inputs),
+                             b=(at(Place.WEIGHTS, base), key.inputs), c=target,
+                             start=(at(Place.WEIGHTS, base + key.inputs * key.outputs), 0))
+
+    def _loss(self, key: ListKey) -> Words:
+        scores, stride = self._again(key)
+        gradient, gradient_stride = self._banked("gradient", key.outputs)
+        return pack(vector_layout(), {
+            "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": key.outputs, "source": scores,
+            "stride_source": stride, "labels": self._banked("labels", 1)[0], "stride_labels": 1, "target": gradient,
+            "stride_target": gradient_stride, "loss": self._banked("loss", 1)[0]})
+
+    def _backward(self, key: ListKey) -> Iterator[Words]:
+        """Gradients of weights, biases and inputs."""
+        upstream = (self._banked("gradient", key.outputs) if key.top
+                    else self._banked("upstream", key.width, key.first))
+        x, base = self._banked("x", key.inputs), self._plan.window * key.window
+        follows = {"initial": Initial.MATRIX} if key.follows else {}
+        weights = at(Place.GRADIENTS, base), key.inputs
+        biases = at(Place.GRADIENTS, base + key.inputs * key.outputs), self._plan.stride(key.outputs)
+        yield self._product((key.outputs, 0, key.inputs), transpose_a=1, a=upstream, b=x, c=weights, **follows,
+                            start=weights if key.follows else None)
+        yield self._product((1, 0, key.outputs), a=(at(Place.ONES, 0), 0), b=upstream, c=biases, **follows,
+                            start=biases if key.follows else None)
+        if not key.bottom:
+            below = self._banked("below", key.inputs)
+            begun = {"initial": Initial.MATRIX} if key.first else {}
+            yield self._product((0, key.outputs, key.inputs), a=upstream, b=(at(Place.WEIGHTS, base), key.inputs),
+                                c=below, gate=x, **begun, start=below if key.first else None)
+
+    def compile(self, key: ListKey) -> Words:
+        """Words of a list."""
+        listed = []
+        if key.top:
+            listed = [self._outputs(key, self._again(key)), self._loss(key)]
+        elif not key.backward:
+            listed = [self._outputs(key, self._banked("y", key.width, key.first))]
+        elif self._recompute:
+            listed = [self._outputs(key, self._again(key))]
+        if key.backward:
+            listed += self._backward(key)
+        return ended(listed)
+
+
+def compile_relay(plan: RelayPlan, *, array: Array, factors: Factors = best_factors,
+                  recompute: bool = True, base: int | None = None) -> RelayLists:
+    """Make the lists of a plan.
+
+    Parameters
+    ----------
+    factors : callable
+        Gives the factors of a product.
+    recompute : bool
+        Whether outputs of all layers are made again backward. Those of the last layer always are, since its loss
+        needs them; of the others a ReLU needs none, since the layer above has them as its inputs, and there gradients
+        of these are made zero where they are. So the bits are the same without.
+    base : int, optional
+        First element of the lists; by default ``plan.lists``.
+    """
+    if array.lanes != plan.worker.lanes:
+        raise ValueError(f"Array must have the {plan.worker.lanes} lanes of the plan's worker, not {array.lanes}")
+    compiler = _Compiler(plan, array, functools.cache(factors), recompute=recompute)
+    words = [compiler.compile(key) for key in plan.keys]
+    base = plan.lists if base is None else base
+    bases = itertools.accumulate(map(len, words), initial=base)
+    return RelayLists(plan=plan, words=np.concatenate(words), places=dict(zip(plan.keys, bases, strict=False)),
+                      base=base)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Execution:
+    """A microbatch of an access to a unit: its moves before and behind, and its place in the sequence."""
+
+    number: int
+    backward: bool
+    access: int
+    microbatch: int
+    place: int
+
+    @property
+    def name(self) -> str:
+        return f"{'backward' if self.backward else 'forward'} {self.number} {self.microbatch}"
+
+
+def entry_of(number: int) -> int:
+    """Entry of a unit in the server's table of counts; one that there is not for units that it has no room for."""
+    return int(min(number, ENTRIES))
+
+
+class _Builder:
+    """Commands of a set."""
+
+    def __init__(self, lists: RelayLists, lengths: Sequence[Sequence[int]], depth: int, bases: Sequence[int]):
+        self._lists, self._plan = lists, lists.plan
+        self._lengths = lengths
+        self._workers = len(lengths)
+        self._program = Program(queues=3, depth=depth, nodes=self._workers + 1)
+        forward, backward = accesses(self._plan.units)
+        self._accesses = [*((number, False) for number in forward), *((number, True) for number in backward)]
+        self._bases = bases
+
+    def _near(self, name: str, words: int, place: int) -> Region:
+        return Region("activations", self._plan.bank.places[name] + place % 2 * self._plan.distance, words)
+
+    def _moves(self, one: _Execution, *, back: bool) -> list[tuple[Region, Region]]:
+        """Moves of what an execution needs from far memory, or has made for it: regions near and far."""
+        plan, unit = self._plan, self._plan.units[one.number]
+        layer, top = unit.layer, unit.layer == plan.last
+        names: list[tuple[str, str, int]] = []
+        made: list[tuple[str, str, int]] = []
+        if not one.backward:
+            names.append(("x", "x", layer))
+            made.append(("loss", "loss", 0) if top else ("y", "x", layer + 1))
+        else:
+            names += [("x", "x", layer), *([] if top else [("upstream", "upstream", layer)])]
+            made += [("below", "upstream", layer - 1)] if layer > 1 else []
+        if top:
+            names.append(("labels", "labels", 0))
+        if unit.first:
+            names += made  # what the parts before have made
+        found = []
+        for near, far, number in names if back else made:
+            place = plan.far(far, one.microbatch, number)
+            words = place.length
+            if far == "upstream":  # places of the largest
+                words = plan.size(plan.widths[number])
+                place = dataclasses.replace(place, length=words)
+            found.append((self._near(near, words, one.place), place))
+        return found
+
+    def _move(self, one: _Execution, *, back: bool) -> None:
+        for number, (near, far) in enumerate(self._moves(one, back=back)):
+            self._program.add(
+                f"{'in' if back else 'out'} {one.name} {number}", operation="MOVE_IN" if back else "MOVE_OUT",
+                queue=Queue.MOVE, reads=[far if back else near], writes=[near if back else far],
+                fields={"weight_base": near.base, "state_base": far.base, "length": near.length})
+
+    def _window(self, one: tuple[int, bool], space: str) -> Region:
+        number, backward = one
+        return Region(space, self._plan.window * self._plan.windows[backward][number],
+                      self._plan.units[number].words)
+
+    def _fetched(self, access: int) -> bool:
+        """Whether an access finds its unit in no window."""
+        number, backward = self._accesses[access]
+        window, others = self._plan.windows[backward][number], self._accesses[:access]
+        held = next((one for one, way in reversed(others) if self._plan.windows[way][one] == window), None)
+        return held != number
+
+    def _fetch(self, access: int) -> None:
+        """FETCH for an access, if there is one that needs it."""
+        if access >= len(self._accesses) or not self._fetched(access):
+            return
+        number, backward = self._accesses[access]
+        near, served = self._window((number, backward), "weights"), self._served(number)
+        self._program.add(
+            f"fetch {number}{' again' if backward else ''}", operation="BROADCAST", queue=Queue.COMMUNICATE,
+            collective=True, reads=[served], writes=[near],
+            fields={"weight_base": [near.base] * self._workers + [served.base], "length": near.length,
+                    "root": self._workers, "format": FETCH_FORMATS.index(self._plan.units[number].format),
+                    "entry": entry_of(number)})
+
+    def _served(self, number: int) -> Region:
+        return Region("served", self._bases[number], self._plan.units[number].words)
+
+    def _push(self, number: int) -> None:
+        near, served = self._window((number, True), "gradients"), self._served(number)
+        self._program.add(
+            f"push {number}", operation="PUSH", queue=Queue.COMMUNICATE, collective=True,
+            reads=[near, Region("settings", 0, 1)], writes=[served],
+            fields={"gradient_base": near.base, "weight_base": served.base, "state_base": served.base,
+                    "length": near.length, "root": self._workers, "entry": entry_of(number)})
+
+    def _execute(self, one: _Execution) -> None:
+        plan = self._plan
+        key = plan.key(one.number, backward=one.backward, follows=one.backward and one.microbatch > 0)
+        near = [region for region, _ in self._moves(one, back=True)]
+        made = [region for region, _ in self._moves(one, back=False)]
+        writes = [*made, *([plan.again] if one.backward or key.top else [])]
+        if key.top:
+            writes += [self._near("gradient", plan.size(key.outputs), one.place),
+                       self._near("loss", plan.profile.words["loss"], one.place)]
+        if one.backward:
+            writes.append(self._window((one.number, True), "gradients"))
+        self._program.add(
+            one.name, operation="LAYERS", queue=Queue.COMPUTE, writes=writes,
+            reads=[*near, self._window((one.number, one.backward), "weights")],
+            fields={"weight_base": self._lists.places[key], "state_base": one.place % 2 * plan.distance,
+                    "length": [*(mine[one.microbatch] for mine in self._lengths), 1]})
+
+    def build(self) -> CompiledProgram:
+        """All commands, in the order in which a single queue would carry them out."""
+        self._program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region("settings", 0, 1)])
+        count = self._plan.count
+        sequence = [_Execution(number, backward, access, microbatch, access * count + microbatch)
+                    for access, (number, backward) in enumerate(self._accesses) for microbatch in range(count)]
+        self._fetch(0)
+        self._fetch(1)
+        self._move(sequence[0], back=True)
+        for one, following in itertools.zip_longest(sequence, sequence[1:]):
+            early = following is not None and not self._depends(following, one)
+            if early:
+                self._move(following, back=True)
+            self._execute(one)
+            self._move(one, back=False)
+            if following is not None and not early:
+                self._move(following, back=True)
+            if one.microbatch == count - 1:
+                if one.backward:
+                    self._push(one.number)
+                self._fetch(one.access + 2)
+        return self._program.compile()
+
+    def _depends(self, following: _Execution, one: _Execution) -> bool:
+        """Whether an execution needs what the one before has made."""
+        return any(far.meets(made) for _, far in self._moves(following, back=True)
+                   for _, made in self._moves(one, back=False))
+
+
+def relay_program(lists: RelayLists, *, lengths: Sequence[Sequence[int]], depth: int = 64,
+                  bases: Sequence[int] | None = None) -> CompiledProgram:
+    """The program of a set on all workers and the server, which has the last rank, in queues with room for ``depth``
+    commands.
+
+    Lengths are the examples of each microbatch of each worker, 1 to the plan's. Bases are the places of the units on
+    the server; by default they lie one behind the other.
+    """
+    plan = lists.plan
+    bases = first_bases([unit.length for unit in plan.units]) if bases is None else bases
+    for mine in lengths:
+        if len(mine) != plan.count or not all(1 <= length <= plan.microbatch for length in mine):
+            raise ValueError(f"Lengths of a worker must be {plan.count} of 1 to {plan.microbatch} examples, not "
+                             f"{list(mine)!r}")
+    return _Builder(lists, lengths, depth, bases).build()

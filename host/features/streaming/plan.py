@@ -1,0 +1,340 @@
+"""Plan of a relay: what fits on workers and their server, and where it lies.
+
+A worker's weight memory is two windows, and its gradient memory two accumulators; or as many as units, and then the
+whole model stays on the worker, with the same sums. A layer larger than these is cut by its outputs into equal parts
+of whole memory rows, but for the last, whose loss needs all outputs at once. In the activation memory are two banks
+of buffers, so that a microbatch is moved while another one is computed with; one buffer of outputs that are made
+again; and behind them the lists. Buffers that are not used at the same time share places
+(:mod:`host.features.compute.memory.plan`). Inputs of all layers, upstream gradients, labels and losses of all
+microbatches are in the worker's far memory.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+
+from hdl.features.compute.engine import COLUMNS
+from hdl.features.compute.layer_list import INSTRUCTION_WORDS
+from hdl.group import GROUP
+from host.features.compute.instructions import up
+from host.features.compute.memory.plan import Operation, Plan, Profile, make_plan
+from host.features.programs.order import Region
+from sim.golden.features.streaming.relay import Unit, accesses, units_of
+
+__all__ = ["LARGEST", "ListKey", "RelayPlan", "Worker", "check_server", "cut", "largest_microbatch",
+           "make_relay_plan"]
+
+#: Most examples of a microbatch.
+LARGEST = 4095
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Worker:
+    """Memories of a worker, in elements, and its lanes.
+
+    With more than two windows, and as many accumulators, it is *resident*: each unit has its own.
+    """
+
+    lanes: int = 4
+    weight_words: int
+    gradient_words: int
+    activation_words: int
+    far_words: int
+    windows: int = 2
+
+    def __post_init__(self) -> None:
+        if self.windows < 2:
+            raise ValueError(f"Windows of a worker must be 2 or more, not {self.windows!r}")
+
+    @property
+    def resident(self) -> bool:
+        """Whether all units stay."""
+        return self.windows > 2
+
+    @property
+    def window(self) -> int:
+        """Elements of a window, and of an accumulator."""
+        return int(min(self.weight_words, self.gradient_words) // (self.windows * GROUP) * GROUP)
+
+
+def cut(widths: Sequence[int], *, window: int, lanes: int) -> list[Unit]:
+    """Units of a perceptron: layers, or equal parts of those that do not fit into a window; ``ValueError`` if a layer
+    cannot be cut into parts that fit, or nodes cannot compute it."""
+    for width in widths[:-1]:
+        if width % lanes:
+            raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of workers, "
+                             f"not {width}")
+    layers = units_of(widths)
+    if layers[-1].outputs > COLUMNS:
+        raise ValueError(f"Outputs of the last layer must be at most {COLUMNS} on workers, not "
+                         f"{layers[-1].outputs:,}")
+    if layers[-1].length > window:
+        raise ValueError(f"Last layer must fit into a window of {window:,} words, since its loss needs all outputs, "
+                         f"not take {layers[-1].length:,}")
+    units: list[Unit] = []
+    for layer in layers:
+        smallest = dataclasses.replace(layer, outputs=min(lanes, layer.outputs))
+        if smallest.length > window:
+            raise ValueError(f"Layer {layer.layer} must be of parts of {smallest.outputs} outputs that fit into a "
+                             f"window of {window:,} words, not take {smallest.length:,} for one")
+        parts = next(parts for parts in itertools.count(1)
+                     if dataclasses.replace(layer, outputs=_part(layer, parts, lanes)).length <= window)
+        each = _part(layer, parts, lanes)
+        units += [dataclasses.replace(layer, first=first, outputs=min(each, layer.outputs - first))
+                  for first in range(0, layer.outputs, each)]
+    return units
+
+
+def _part(layer: Unit, parts: int, lanes: int) -> int:
+    """Outputs of each of so many parts of a layer."""
+    return layer.outputs if parts == 1 else up(-(-layer.outputs // parts), lanes)
+
+
+def check_server(units: Sequence[Unit], *, planes: int, far_words: int) -> None:
+    """Raise ValueError if a server's far memory does not hold weights and state of all units."""
+    needed = (1 + planes) * sum(unit.length for unit in units)
+    if far_words < needed:
+        raise ValueError(f"Server must have a far memory of {needed:,} words for weights and state, not "
+                         f"{far_words:,}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ListKey:
+    """Properties by which lists differ; units with the same ones share a list."""
+
+    backward: bool
+    #: Window of the weights, and accumulator of the gradients.
+    window: int
+    #: Those of the unit, and outputs of the whole layer.
+    inputs: int
+    outputs: int
+    first: int
+    width: int
+
+    #: Whether it is backward of the first layer, or of the last layer.
+    bottom: bool
+    top: bool
+
+    #: Backward, whether gradients go on from those of an earlier microbatch.
+    follows: bool = False
+
+    @property
+    def words(self) -> int:
+        """Words of the list, with its END."""
+        products = (3 if self.bottom else 4) if self.backward else 1
+        return up((products + int(self.top) + 1) * INSTRUCTION_WORDS, GROUP)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RelayPlan:
+    """Places of a relay's worker."""
+
+    units: tuple[Unit, ...]
+    #: Examples of a microbatch, and microbatches of a set.
+    microbatch: int
+    count: int
+
+    worker: Worker
+
+    # On the chip.
+
+    @functools.cached_property
+    def widths(self) -> dict[int, int]:
+        """Outputs of each layer, and as layer 0 the inputs."""
+        found = {0: self.units[0].inputs}
+        for unit in self.units:
+            found[unit.layer] = found.get(unit.layer, 0) + unit.outputs
+        return found
+
+    @property
+    def last(self) -> int:
+        """Number of the last layer."""
+        return self.units[-1].layer
+
+    def stride(self, width: int) -> int:
+        """Elements from one example to the next."""
+        return up(width, self.worker.lanes)
+
+    def size(self, width: int) -> int:
+        """Elements of a microbatch of vectors, up to the next multiple of 32."""
+        return up(self.microbatch * self.stride(width), GROUP)
+
+    @functools.cached_property
+    def profile(self) -> Profile:
+        """Buffers of a bank, and which of them each kind of execution uses."""
+        inner = [self.size(self.widths[layer]) for layer in range(1, self.last)] or [GROUP]
+        words = {"x": max(self.size(self.widths[layer]) for layer in range(self.last)), "y": max(inner),
+                 "upstream": max(inner), "below": max(inner), "gradient": self.size(self.widths[self.last]),
+                 "labels": up(self.microbatch, GROUP), "loss": GROUP}
+        return Profile(words, [
+            Operation("forward", (), ("x", "y")), Operation("backward", ("x",), ("upstream", "below")),
+            Operation("loss", ("x",), ("below", "gradient", "labels", "loss"))])
+
+    @functools.cached_property
+    def bank(self) -> Plan:
+        """Places in a bank."""
+        return make_plan(self.profile)
+
+    @property
+    def distance(self) -> int:
+        """Elements from the first bank to the second."""
+        return up(self.bank.peak, GROUP)
+
+    @property
+    def again(self) -> Region:
+        """Outputs that are made again."""
+        return Region("activations", 2 * self.distance, max(self.size(unit.outputs) for unit in self.units))
+
+    @property
+    def lists(self) -> int:
+        """First element of the lists."""
+        return self.again.base + self.again.length
+
+    @property
+    def window(self) -> int:
+        """Elements of the largest unit."""
+        return max(unit.length for unit in self.units)
+
+    @functools.cached_property
+    def windows(self) -> tuple[list[int], list[int]]:
+        """Window of each unit, forward and backward, by its number."""
+        if self.worker.resident:
+            return list(range(len(self.units))), list(range(len(self.units)))
+        held: list[int | None] = [None, None]
+        last, found = 1, ([0] * len(self.units), [0] * len(self.units))
+        for side, order in zip(found, accesses(self.units), strict=True):
+            for number in order:
+                if held[last] != number:
+                    last = 1 - last
+                    held[last] = number
+                side[number] = last
+        return found
+
+    def key(self, number: int, *, backward: bool, follows: bool = False) -> ListKey:
+        """Key of a unit's list."""
+        unit = self.units[number]
+        return ListKey(backward, self.windows[backward][number], unit.inputs, unit.outputs, unit.first,
+                       self.widths[unit.layer], backward and unit.layer == 1, unit.layer == self.last, follows)
+
+    @property
+    def keys(self) -> list[ListKey]:
+        """Keys of all lists, each once."""
+        found = [self.key(number, backward=backward, follows=follows) for number in range(len(self.units))
+                 for backward in (False, True) for follows in ((False, True) if backward and self.count > 1
+                                                               else (False,))]
+        return list(dict.fromkeys(found))
+
+    @property
+    def end(self) -> int:
+        """Elements of the activation memory that are used."""
+        return self.lists + sum(key.words for key in self.keys)
+
+    @property
+    def peak(self) -> int:
+        """Words on the chip: windows, accumulators, and buffers of activations, without lists."""
+        return 2 * self.worker.windows * self.window + self.lists
+
+    # In far memory.
+
+    @functools.cached_property
+    def _far(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Base and words of a microbatch of everything in far memory, by name and layer."""
+        words = {("x", layer + 1): self.size(self.widths[layer]) for layer in range(self.last)}
+        if self.last > 1:
+            most = max(self.size(self.widths[layer]) for layer in range(1, self.last))
+            words |= {("upstream", number): most for number in range(self._upstreams)}
+        words |= {("labels", 0): up(self.microbatch, GROUP), ("loss", 0): GROUP}
+        ends = itertools.accumulate((self.count * one for one in words.values()), initial=0)
+        return {name: (base, one) for (name, one), base in zip(words.items(), ends, strict=False)}
+
+    @property
+    def _upstreams(self) -> int:
+        """Places of upstream gradients: two where parts of a layer read them again while those below are made."""
+        return 2 if any(unit.first for unit in self.units) else 1
+
+    def far(self, name: str, microbatch: int, layer: int = 0) -> Region:
+        """Region in far memory of the inputs ``x`` or ``upstream`` gradients of a layer, or of ``labels`` or
+        ``loss``."""
+        base, words = self._far[name, layer % self._upstreams if name == "upstream" else layer]
+        return Region("far", base + microbatch * words, words)
+
+    @property
+    def far_words(self) -> int:
+        """Elements of far memory that are used."""
+        base, words = self._far["loss", 0]
+        return base + self.count * words
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of units, microbatches and buffers, by which nodes know that they run the same program."""
+        text = json.dumps([[dataclasses.astuple(unit) for unit in self.units], self.microbatch, self.count,
+                           self.profile.digest])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def line(self) -> str:
+        """The plan in a line."""
+        name = "resident" if self.worker.resident else "relay"
+        return (f"{name}: {len(self.units)} units of at most {self.window:,} words, {self.count} x {self.microbatch} "
+                f"examples; on a worker {self.peak:,} words on the chip, and {self.far_words:,} in far memory")
+
+    def check(self) -> None:
+        """Raise ValueError if the worker has no room for it."""
+        worker = self.worker
+        if worker.resident and len(self.units) > worker.windows:
+            raise ValueError(f"Resident units must be at most the {worker.windows} windows of a worker, not "
+                             f"{len(self.units)}")
+        if self.end > worker.activation_words:
+            raise ValueError(f"Microbatches of {self.microbatch} and lists must take at most the "
+                             f"{worker.activation_words:,} elements of a worker's activation memory, not "
+                             f"{self.end:,}")
+        if self.far_words > worker.far_words:
+            raise ValueError(f"Activations of {self.count} microbatches of {self.microbatch} must take at "
+                             f"most the {worker.far_words:,} words of a worker's far memory, not "
+                             f"{self.far_words:,}")
+
+
+def _fitting(units: Sequence[Unit], worker: Worker, count: int, most: int) -> Iterator[int]:
+    """Sizes of a microbatch that fit, from the largest on."""
+    for microbatch in range(min(most, LARGEST), 0, -1):
+        plan = RelayPlan(units=tuple(units), microbatch=microbatch, count=count, worker=worker)
+        try:
+            plan.check()
+        except ValueError:
+            continue
+        yield microbatch
+
+
+def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1, most: int = LARGEST) -> int:
+    """Most examples of a microbatch on a worker, of ``most`` that there are; ``ValueError`` if not even one fits.
+
+    The far memory has the inputs of all layers of all ``count`` microbatches of a set.
+    """
+    # Buffers grow with the microbatch by at least a memory row each, so that what is larger than this cannot fit.
+    bound = worker.activation_words // max(1, min(unit.inputs for unit in units)) + 1
+    found = next(_fitting(units, worker, count, min(most, bound)), None)
+    if found is None:
+        RelayPlan(units=tuple(units), microbatch=1, count=count, worker=worker).check()
+        raise ValueError(f"Examples must be 1 or more, not {most!r}")
+    return found
+
+
+def make_relay_plan(widths: Sequence[int], *, worker: Worker, count: int, microbatch: int | None = None,
+                    most: int = LARGEST) -> RelayPlan:
+    """Plan of a perceptron of given widths, inputs and outputs included, for sets of ``count`` microbatches;
+    ``ValueError`` if the worker has no room for it.
+
+    A microbatch has by default the most examples that fit, of ``most`` that there are.
+    """
+    if count < 1:
+        raise ValueError(f"Microbatches must be 1 or more, not {count!r}")
+    if microbatch is not None and not 1 <= microbatch <= LARGEST:
+        raise ValueError(f"Microbatch must be of 1 to {LARGEST:,} examples, not {microbatch!r}")
+    units = cut(widths, window=worker.window, lanes=worker.lanes)
+    chosen = largest_microbatch(units, worker=worker, count=count, most=most) if microbatch is None else microbatch
+    plan = RelayPlan(units=tuple(units), microbatch=chosen, count=count, worker=worker)
+    plan.check()
+    return plan

@@ -1,0 +1,297 @@
+"""A relay on nodes: sets of a compiled plan on a ring of workers and, with the last rank, their server.
+
+Workers run a program of three queues. The server runs that of the queue that communicates alone, whose commands wait
+for nothing but each other: a FETCH or a PUSH begins when all nodes have come to it. Inputs and labels go into the
+workers' far memories through the first bank of buffers, by a MOVE_OUT for each microbatch, and losses come back the
+same way.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config.forms import name_of
+from hdl.control.protocol import Operation
+from host.driver.command import Command, Event
+from host.driver.optimizer_settings import Settings
+from host.driver.ring import Ring
+from host.driver.trace import TraceRecord
+from host.features.programs.order import Region
+from host.features.programs.program import CompiledProgram, Queue
+from host.features.streaming.lists import RelayLists, first_bases, relay_program
+from sim.golden.features.streaming.relay import Counts
+
+__all__ = ["RelayRing", "SetOutcome", "SetProgram", "node_programs"]
+
+Bits = npt.NDArray[np.uint32]
+#: Commands of a worker after which its trace is read.
+_READ_AFTER = 40
+#: Numbers of sets, from 0 on, which a run and an edit carry.
+_SETS = 1 << 16
+#: Examples of each microbatch of each worker.
+Lengths: TypeAlias = list[list[int]]
+#: Inputs and labels of a worker in a set.
+Share = tuple[npt.NDArray[np.float32], npt.NDArray[np.integer]]
+
+
+def node_programs(program: CompiledProgram, nodes: int) -> list[list[list[Command]]]:
+    """Commands of each queue of each node, the server's last."""
+    mine = [program.commands(rank, nodes) for rank in range(nodes)]
+    served = [dataclasses.replace(one, after_0=0, lag_0=0, after_1=0, lag_1=0)
+              for one in mine[-1][Queue.COMMUNICATE]]
+    empty: list[Command] = []
+    return [*mine[:-1], [served if queue == Queue.COMMUNICATE else empty for queue in range(len(mine[-1]))]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SetProgram:
+    """Program of a set, and where it finds lists and units."""
+
+    lists: RelayLists
+    #: Places of the units on the server.
+    bases: Sequence[int]
+    #: Examples of each microbatch of each worker.
+    lengths: Lengths
+    compiled: CompiledProgram
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SetOutcome:
+    """Losses and times of a set."""
+
+    #: Loss of each worker (rows) in each microbatch, summed over its examples, as bits.
+    losses: Bits
+    #: Starts and ends of the commands of the first worker; empty unless they were asked for.
+    records: list[TraceRecord]
+    #: Its commands have their places as tags.
+    program: CompiledProgram
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges of elements, of which neighbours and equal ones are one."""
+    found: list[tuple[int, int]] = []
+    for base, count in sorted(spans):
+        if found and base <= sum(found[-1]):
+            begun = found[-1][0]
+            found[-1] = begun, max(sum(found[-1]), base + count) - begun
+        else:
+            found.append((base, count))
+    return found
+
+
+class RelayRing:
+    """Workers of a plan and, as the last node, their server, connected, that train a model layer by layer;
+    ``ValueError`` if the last node is no server, or another one is not a worker.
+
+    They go on from a result of :meth:`state` on other nodes, if there is one, of which these have been given the
+    contents.
+    """
+
+    def __init__(self, ring: Ring, lists: RelayLists, *, state: Mapping[str, Any] | None = None):
+        roles = [name_of(type(device.config.role)) for device in ring.devices]
+        if roles != ["worker"] * (len(roles) - 1) + ["server"] or len(roles) < 2:
+            raise ValueError(f"Nodes must be workers and as the last one a server, not {', '.join(roles)}")
+        #: Lists of the workers.
+        self.lists = lists
+        self._ring, self._plan = ring, lists.plan
+        self._workers = ring.devices[:-1]
+        self._server = ring.devices[-1]
+        #: Places of the units on the server.
+        self.bases: Sequence[int] = first_bases([unit.length for unit in self._plan.units])
+        self._lengths: Lengths | None = None
+        self._program: CompiledProgram
+        self._sets = 0
+        self._following: SetProgram | None = None
+        self._earlier: int | None = None
+        #: Of each edit, its set, and NODE_TIME of the first worker before it was sent and behind its
+        #: acknowledgements.
+        self.edited: list[tuple[int, int, int]] = []
+        if state is None:
+            self._write_lists(lists)
+            return
+        self.bases, self._lengths, self._sets = state["bases"], state["lengths"], state["sets"]
+        self._program = self.prepare(lists, self.bases, self._lengths).compiled
+
+    def state(self) -> dict[str, Any]:
+        """Places of lists and units, examples of microbatches, and the number of sets."""
+        return {"lists": self.lists.base, "bases": list(self.bases), "lengths": self._lengths, "sets": self._sets}
+
+    def live(self, planes: int) -> list[dict[str, list[tuple[int, int]]]]:
+        """Windows of each node that the next set reads before it writes them: lists of workers, and of the server
+        weights, so many planes of state, and counts of the latest set; with what was staged for the next one."""
+        both = [(self.lists, self.bases)]
+        if self._following is not None:
+            both.append((self._following.lists, self._following.bases))
+        lists = _joined((one.base, len(one.words)) for one, _ in both)
+        units = _joined((base, unit.length) for one, bases in both
+                        for base, unit in zip(bases, one.plan.units, strict=True))
+        served = {name: units for name in ("weights", *(f"state_{plane}" for plane in range(planes)))}
+        if self._server.config.role.broadcast_formats:
+            served["counts"] = [(0, 4 * len(self._plan.units))]
+        return [*({"activations": lists} for _ in self._workers), served]
+
+    def follow(self, following: "SetProgram") -> None:
+        """Go on with what was staged on other nodes, of which these have been given the contents."""
+        self._following = following
+
+    def _write_lists(self, lists: RelayLists) -> None:
+        for device in self._workers:
+            device.write_memory(device.config.memory_map["activations"].number, lists.base, lists.words)
+
+    def serve(self, masters: Sequence[Bits], state: Sequence[Sequence[Bits]]) -> None:
+        """Give the server weights and state planes of all units."""
+        lengths = [unit.length for unit in self._plan.units]
+        if (given := sum(map(len, masters))) != sum(lengths):
+            raise ValueError(f"Weights must be {sum(lengths):,}, those of all units, not {given:,}")
+        for base, master, planes in zip(self.bases, masters, state, strict=True):
+            self._serve(base, master, planes)
+
+    def _serve(self, base: int, master: Bits, planes: Sequence[Bits]) -> None:
+        memories = self._server.config.memory_map
+        self._server.write_memory(memories["weights"].number, base, master)
+        for plane, words in enumerate(planes):
+            self._server.write_memory(memories[f"state_{plane}"].number, base, words)
+
+    def served(self, planes: int = 0) -> tuple[list[Bits], list[list[Bits]]]:
+        """Weights of the units, and as many state planes of them, as the server has them."""
+        def of(name: str) -> list[Bits]:
+            number = self._server.config.memory_map[name].number
+            return [self._server.read_memory(number, base, unit.length).view(np.uint32)
+                    for base, unit in zip(self.bases, self._plan.units, strict=True)]
+
+        return of("weights"), [of(f"state_{plane}") for plane in range(planes)]
+
+    def counts(self) -> tuple[dict[int, Counts], dict[int, Counts]]:
+        """Counts of each unit in FETCH and in PUSH, as the server has found them in the last set."""
+        units = self._plan.units
+        table = self._server.read_memory(self._server.config.memory_map["counts"].number, 0, 4 * len(units))
+        rows = table.view(np.uint32).reshape(-1, 2, 2).tolist()
+        fetched, pushed = ({number: Counts(unit.words, *row[half])
+                             for number, (unit, row) in enumerate(zip(units, rows, strict=True))} for half in (0, 1))
+        return fetched, pushed
+
+    def prepare(self, lists: RelayLists, bases: Sequence[int], lengths: Lengths | None = None) -> "SetProgram":
+        """Compile the program of a set, whose microbatches are full unless there are ``lengths``; ``ProgramError`` if
+        a queue has no room for it."""
+        plan = lists.plan
+        lengths = [[plan.microbatch] * plan.count for _ in self._workers] if lengths is None else lengths
+        depth = self._workers[0].config.programs.depth
+        return SetProgram(lists=lists, bases=bases, lengths=lengths, compiled=relay_program(
+            lists, lengths=lengths, depth=depth, bases=bases))
+
+    def stage(self, following: "SetProgram", *, number: int, settings: Settings,
+              units: Sequence[tuple[int, Bits, Sequence[Bits]]]) -> Iterator[None]:
+        """Give nodes with two banks all that the next set needs, step by step, while a set runs or before one, and
+        have it begin there: the last step is an EDIT, with a number, which all nodes have acknowledged when it ends.
+
+        Units are those that the server does not have, each with its place, weights and state.
+        """
+        if following.lists.base != self.lists.base:
+            self._write_lists(following.lists)
+            yield
+        for base, master, planes in units:
+            self._serve(base, master, planes)
+            yield
+        yield from self._ring.programs.stage(node_programs(following.compiled, self._ring.nodes))
+        self._ring.settings.write(settings)
+        yield
+        if self._earlier is None:  # edits of an earlier run
+            self._earlier = max(int(device.read_fields("PROGRAM_SET")["latest"]) for device in self._ring.devices)
+        begun = int(self._workers[0].read_register("NODE_TIME"))
+        self._ring.programs.edit(number=self._earlier + number, set=self._sets % _SETS)
+        self.edited.append((self._sets, begun, int(self._workers[0].read_register("NODE_TIME"))))
+        self._following = following
+
+    def turn(self) -> None:
+        """Go on with what was staged, if anything was, as nodes will at the next set."""
+        if self._following is not None:
+            following, self._following = self._following, None
+            self.lists, self._plan, self.bases = following.lists, following.lists.plan, following.bases
+            self._program, self._lengths = following.compiled, following.lengths
+
+    def run_set(self, shares: Sequence[Share], *, traced: bool = False,
+                meanwhile: Iterator[None] | None = None) -> SetOutcome:
+        """Carry out a set and wait for it.
+
+        Parameters
+        ----------
+        shares : sequence of (array, array)
+            Inputs and labels of each worker: ``count`` microbatches, each full but for the last one.
+        traced : bool
+            Whether to read the trace of the first worker, in parts while the set runs: a node keeps 256 records.
+        meanwhile : iterator, optional
+            Steps of :meth:`stage` for the next set. They are taken one by one, with an event each, once all nodes
+            have latched the settings of this set; what is left of them, behind it.
+        """
+        self.turn()
+        plan = self._plan
+        lengths = [[len(labels[first:first + plan.microbatch]) for first in self._firsts] for _, labels in shares]
+        if lengths != self._lengths:
+            program = self.prepare(self.lists, self.bases, lengths).compiled
+            self._ring.programs.load(node_programs(program, self._ring.nodes))
+            self._lengths, self._program = lengths, program
+        self._give(shares)
+        records: list[TraceRecord] = []
+        device, counted = self._workers[0], itertools.count(1)
+        begun = int(device.read_register("TRACE_POINTER")) if traced else 0
+        steps, latched = iter(()) if meanwhile is None else meanwhile, set[int]()
+        number = self._sets
+        self._sets += 1
+
+        def react(rank: int, event: Event) -> None:
+            if traced and rank == 0 and next(counted) % _READ_AFTER == 0:
+                records.extend(device.trace(begun + len(records)))
+            if event.queue == Queue.COMMUNICATE:
+                latched.add(rank)
+            if len(latched) == self._ring.nodes:
+                next(steps, None)
+
+        self._ring.programs.run(collectives=self._program.collectives, first=number % _SETS, traced=False,
+                                on_event=react)
+        for _ in steps:
+            pass
+        if traced:
+            records += device.trace(begun + len(records))
+        return SetOutcome(losses=self._losses(), records=records, program=self._program)
+
+    @property
+    def _firsts(self) -> range:
+        """First example of each microbatch."""
+        return range(0, self._plan.microbatch * self._plan.count, self._plan.microbatch)
+
+    def _give(self, shares: Sequence[Share]) -> None:
+        """Bring inputs and labels to the far memories."""
+        plan = self._plan
+        for number, first in enumerate(self._firsts):
+            inputs, labels = plan.far("x", number, 1), plan.far("labels", number)
+            for rank, (x, mine) in enumerate(shares):
+                rows = np.zeros((plan.microbatch, plan.stride(plan.widths[0])), np.float32)
+                part = x[first:first + plan.microbatch]
+                rows[:len(part), :part.shape[1]] = part
+                self._write(rank, 0, rows.ravel().view(np.uint32))
+                own = mine[first:first + plan.microbatch].astype(np.uint32)
+                self._write(rank, inputs.length, np.pad(own, (0, labels.length - len(own))))
+            self._move(Operation.MOVE_OUT, 0, inputs)
+            self._move(Operation.MOVE_OUT, inputs.length, labels)
+
+    def _losses(self) -> Bits:
+        """Losses of all microbatches, from the far memories."""
+        found = np.zeros((len(self._workers), self._plan.count), np.uint32)
+        for number in range(self._plan.count):
+            self._move(Operation.MOVE_IN, 0, self._plan.far("loss", number))
+            for rank, device in enumerate(self._workers):
+                found[rank, number] = device.read_memory(device.config.memory_map["activations"].number, 0, 1)[0]
+        return found
+
+    def _write(self, rank: int, base: int, words: Bits) -> None:
+        device = self._workers[rank]
+        device.write_memory(device.config.memory_map["activations"].number, base, words)
+
+    def _move(self, operation: Operation, near: int, far: Region) -> None:
+        """Move words of all workers between near and far memory."""
+        self._ring.commands.run_apart({rank: Command(operation=operation, weight_base=near, state_base=far.base,
+                                                     length=far.length) for rank in range(len(self._workers))})

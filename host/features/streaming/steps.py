@@ -1,0 +1,206 @@
+"""Runs of layer streaming, from their description to their files."""
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from hdl.config import NodeConfig
+from host.console import Progress, make_console, shown, thread_count
+from host.features.streaming.edits import Kind, Structure
+from host.features.streaming.node_run import LATENCY, NodeRun, RelayKeeper, check_structure, open_relay, relay_nodes
+from host.features.streaming.plan import cut, make_relay_plan
+from host.features.streaming.run import Assessor, Plateau, Together, Underflow
+from host.features.streaming.timeline import Far, SetTimes, microbatches
+from host.models.digits import digits
+from host.models.layers import widths as hidden_widths
+from host.options import COUNT, SEEDS, check_range
+from host.reports import streaming as report
+from host.run.files import end_interrupted, open_files, until_signal, write_results
+from host.run.repeat import described
+from host.run.sections import Streaming
+from host.run.spec import RunSpec
+from host.training.checkpoint import NAME
+from host.training.optimizers import SGD
+from host.training.trainer import Trainer
+
+__all__ = ["check", "train"]
+
+
+class _StreamingRun:
+    """A run of layer streaming; the parameter is its description, with all defaults.
+
+    Raises ``ValueError``: the run is impossible.
+    """
+
+    def __init__(self, spec: RunSpec):
+        schedule, optimizer = spec.schedule, spec.optimizer
+        assert isinstance(schedule, Streaming)
+        self.spec, self.schedule = spec, schedule
+        self.folder: Path = spec.known("output.folder")
+        self.workers, self.steps, self.rate = self._checked()
+        self.threads = thread_count(spec.backend.threads, self.workers + 1)
+        self.speed = _speed("the server's far memory", schedule.server_far)
+        self.worker_speed = _speed("the workers' far memories", schedule.worker_far)
+        self.data, self.optimizer = digits(), SGD(self.rate, momentum=optimizer.momentum or 0.0)
+        self.widths = (self.data.train_x.shape[1], *hidden_widths(spec.model.hidden or "64x4"), self.data.classes)
+        self._lay_out()
+        self.pace = Far(lanes=NodeConfig.lanes, rate=self.worker_speed, latency=LATENCY)
+        self.rows: list[dict[str, Any]] = []
+        self.result: dict[str, Any] | None = None
+        self.stopped = 0
+
+    def _checked(self) -> tuple[int, int, float]:
+        """Workers, steps and learning rate."""
+        spec = self.spec
+        check_range("Workers", spec.ring.nodes, 1, 15)
+        check_range("Steps", spec.workload.steps, 1, 100_000)
+        check_range("Steps between checkpoints", spec.output.checkpoint, 0, 100_000)
+        check_range("Seed", spec.workload.seed, 0, SEEDS)
+        check_range("Learning rate", spec.optimizer.learning_rate, 0, COUNT)
+        check_range("Momentum", spec.optimizer.momentum, 0, 1)
+        return spec.known("ring.nodes"), spec.known("workload.steps"), spec.known("optimizer.learning_rate")
+
+    def _lay_out(self) -> None:
+        """Cut layers into units, and find the memories of the nodes and the microbatch that fits."""
+        schedule, window = self.schedule, self.spec.known("schedule.window")
+        units, windows = cut(self.widths, window=window, lanes=NodeConfig.lanes), 2
+        if schedule.resident:  # one window more than streaming needs at least, and one for a layer that comes
+            windows = max(3, len(units) + schedule.plateau)
+        self.configs = relay_nodes(words=sum(unit.length for unit in units), planes=self.optimizer.planes,
+                                   window=window, windows=windows)
+        self.plan = make_relay_plan(
+            self.widths, worker=self.configs.memories, count=schedule.microbatches or 1,
+            microbatch=schedule.microbatch, most=len(self.data.train_y) // self.workers)
+        formats = tuple((schedule.format or "raw").split(","))
+        self.structure = Structure(self.widths, formats * (len(self.widths) - 1) if len(formats) == 1 else formats,
+                                   schedule.microbatches or 1, self.rate, self.plan.microbatch,
+                                   self.configs.memories)
+        check_structure(self.structure, self.configs.worker, self.configs.server, planes=self.optimizer.planes)
+
+    def open_files(self, console: Console) -> bool:
+        """Check that all results can be written; whether there is a checkpoint to resume from."""
+        self.keeper = RelayKeeper(self.folder / NAME, self._identity(), steps=self.spec.output.checkpoint)
+        console.print(self.plan.line, soft_wrap=True)
+        return open_files(self.spec, self.keeper, lambda line: console.print(line, soft_wrap=True)) is not None
+
+    def _identity(self) -> dict[str, Any]:
+        """Description of the run without what its bits do not depend on."""
+        spec, schedule = self.spec, self.schedule
+        parts = {"workload": ("seed",), "model": ("hidden",), "ring": ("nodes",),
+                 "optimizer": ("learning_rate", "momentum"),
+                 "schedule": [name for name in schedule.options() if name not in ("server_far", "worker_far")]}
+        return {f"{section}.{name}": spec.value(f"{section}.{name}") for section, names in parts.items()
+                for name in names}
+
+    def carry_out(self, progress: Progress, *, kept: bool) -> None:
+        """Do all steps, until a signal comes."""
+        schedule, spec = self.schedule, self.spec
+        rules: list[Assessor] = [*([Plateau()] if schedule.plateau else []),
+                                 *([Underflow()] if schedule.underflow else [])]
+        progress.stage("build", 1)
+        with open_relay(self.configs, workers=self.workers, rate=self.speed, worker_rate=self.worker_speed,
+                        threads=self.threads, arithmetic=spec.known("backend.arithmetic")) as (ring, simulation):
+            run = NodeRun(ring, self.data, self.structure, optimizer=self.optimizer, seed=spec.workload.seed,
+                          traced=True, assessor=Together(*rules) if rules else None)
+            trainer = Trainer(run, run.batches, total=self.steps)
+            if kept:
+                self.rows = self.keeper.resume(ring, trainer)
+                self.result = self._report(run)
+            progress.stage("steps", trainer.left)
+            before = simulation.cycle
+
+            def block() -> None:
+                nonlocal before
+                latest = run.reports[-1]
+                self.rows.append(_row(run, latest.number, simulation.cycle - before, speed=self.speed, far=self.pace))
+                progress.advance(f"loss {latest.mean_loss:.4f}, stalled {self.rows[-1]['stall']:.1%}")
+                if latest.number == 0 and schedule.microbatches is None:
+                    run.propose(0, Kind.MICROBATCHES, self.rows[0]["chosen"])
+                self.keeper.keep(ring, trainer, self.rows)
+                self.result = self._report(run)
+                before = simulation.cycle
+
+            stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
+            if stopped and not trainer.complete:  # the report is of the steps that have ended
+                self.stopped = stopped
+                self.keeper.write()
+
+    def _report(self, run: NodeRun) -> dict[str, Any]:
+        """Report of the steps so far, made between two steps, since within one the golden nodes are at neither."""
+        accuracy, same = run.accuracy, run.same
+        self.verdict = (f"{accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
+                        f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}")
+        return described(report.SCHEMA.report({
+            **run.described(), "widths": self.widths, "microbatch": self.plan.microbatch, "peak": self.plan.peak,
+            "interrupted": False, "bit_exact": same, "accuracy": accuracy, "per_step": list(self.rows)}),
+            self.spec, *run.server.masters)
+
+    def write(self, console: Console) -> None:
+        """Print and write the report."""
+        assert self.result is not None
+        rows = self.result["per_step"]
+        console.print(report.table(rows))
+        console.print(report.link_line(rows[-1]), soft_wrap=True)
+        console.print(self.verdict, soft_wrap=True)
+        written = write_results(self.spec, {**self.result, "interrupted": bool(self.stopped)})
+        console.print(shown(written), soft_wrap=True)
+
+
+def train(spec: RunSpec) -> dict[str, Any] | None:
+    """Carry a run out, and return its report.
+
+    Raises
+    ------
+    ValueError
+        The run is impossible.
+    typer.Exit
+        A signal has come, or nodes have other bits than golden ones.
+    """
+    run, console = _StreamingRun(spec), make_console()
+    kept = run.open_files(console)
+    with Progress(console) as progress:
+        run.carry_out(progress, kept=kept)
+    if run.result is not None:
+        run.write(console)
+    if run.stopped:
+        end_interrupted(run.stopped, run.keeper, console)
+    if run.result is not None and not run.result["bit_exact"]:
+        raise typer.Exit(1)
+    return run.result
+
+
+def check(spec: RunSpec) -> None:
+    """Raise ``ValueError`` if a run with all defaults is impossible."""
+    _StreamingRun(spec)
+
+
+def _speed(what: str, text: str | None) -> Fraction:
+    """Words per cycle of a far memory."""
+    try:
+        speed = Fraction(text or "")
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"Rate of {what} must be words per cycle, such as 4 or 1/2, not {text!r}") from None
+    if not 0 < speed <= 4:
+        raise ValueError(f"Rate of {what} must be above 0 and at most 4 words per cycle, not {text!r}")
+    return speed
+
+
+def _row(run: NodeRun, number: int, cycles: int, *, speed: Fraction, far: Far) -> dict[str, Any]:
+    """Figures of a step, and of its timeline."""
+    times: SetTimes = run.times[number - len(run.reports)]
+    costs, units = run.costs(times, rate=speed), run.reports[number].structure.plan.units
+    model, packets = run.timeline(number, rate=speed, far=far)
+    longest = max(range(len(units)), key=lambda unit: units[unit].words)
+    link = {f"measured_{kind}": sorted(found for (one, unit), found in times.links.items() if one == kind and all(
+        getattr(units[unit], name) == getattr(units[longest], name) for name in ("words", "format")))
+            for kind in ("fetch", "push")}
+    return {"set": number, "microbatches": run.reports[number].structure.count,
+            "loss": run.reports[number].mean_loss, "cycles": times.cycles,
+            "with_host": cycles, "stall": times.run.stall, "idle": times.run.idle, "modelled_stall": model.stall,
+            "modelled_idle": model.idle, "forward": costs[longest].forward, "backward": costs[longest].backward,
+            "words": units[longest].words, "fetch": costs[longest].fetch, "push": costs[longest].push,
+            "packets_fetch": packets[longest].fetch, "packets_push": packets[longest].push, **link,
+            "chosen": microbatches(costs)}

@@ -1,0 +1,377 @@
+"""Timeline of a set of microbatches whose layers come from a server, one after the other.
+
+A set is one update: forward through all units, backward through all of them, and the new weights at the server. A
+unit is a layer, or a part of its outputs. The link carries one thing at a time: FETCH brings a unit's weights into
+one of two windows, PUSH takes its gradients to the server out of one of two accumulators. Executions of a unit's
+microbatches follow each other.
+
+- FETCH of a unit starts when the window that it overwrites has been used for the last time. That is not the window of
+  the execution before. A unit that is still in a window is not fetched.
+- An execution starts when the unit's weights are there; backward, also when the accumulator is empty, so behind the
+  PUSH of the unit before the one before.
+- PUSH of a unit goes before the FETCH for the execution after the next one: backward of layer l, then PUSH(l), then
+  FETCH(l - 2).
+- A set begins when the last PUSH of the set before has ended.
+
+:func:`relay_run` is about layers alone. By :func:`program_run` a worker's program says what there is to do and what
+waits for what. Executions take the cycles that they are given, FETCH and PUSH those of their packets, and moves those
+of the far memory: outputs of a layer must be moved out before they can be moved in as inputs of the next one. Without
+moves, and without cycles between commands, both timelines are the same. :func:`set_times` has the cycles of a set
+that a worker has traced.
+"""
+
+import collections
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from host.driver.trace import TraceError, TraceRecord
+from host.features.programs.program import CompiledProgram, Queue, Task
+from host.features.streaming.ring import SetOutcome
+from sim.golden.codecs import RAW, WEIGHT_CODECS
+from sim.golden.features.far.mover import move_cycles
+from sim.golden.features.programs import program as golden
+from sim.golden.features.streaming.relay import Unit, accesses
+from sim.golden.ring import GROUP, PACKET_OVERHEAD
+
+__all__ = ["GAP", "Costs", "Event", "Far", "Run", "SetTimes", "costs_of", "execution_cycles", "link_cycles",
+           "microbatches", "packet_cycles", "program_run", "relay_run", "run_of", "set_times", "uniform",
+           "words_per_parameter"]
+
+
+#: Cycles of a word on the link with headers and masks, as a chain of nodes takes them; and of each FETCH and PUSH,
+#: beside those of each worker.
+WORD, BEGIN, HOP = Fraction(33, 32), 111, 31
+#: Cycles of an execution beside those of its products: modelled.
+EXECUTION = 100
+#: Executions that a backward pass takes: the forward pass once more, gradients of inputs, and of weights.
+BACKWARD = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """Cycles of a unit: of FETCH and PUSH, and of one microbatch forward and backward."""
+
+    fetch: int
+    push: int
+    forward: int
+    backward: int
+
+
+def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
+                words_per_parameter: Fraction = Fraction(1), pushed: Fraction = Fraction(1)) -> tuple[int, int]:
+    """Cycles of FETCH and of PUSH of a unit by the formula that microbatches are chosen by, which is above those of
+    packets.
+
+    In PUSH the server's far memory, of ``rate`` words per cycle, moves 2 state words per parameter for SGD, 4 with
+    momentum, 6 for Adam. A parameter takes ``words_per_parameter`` in FETCH, by its format, and ``pushed`` words in
+    PUSH.
+    """
+    if workers < 1:
+        raise ValueError(f"Workers must be 1 or more, not {workers!r}")
+    if rate <= 0:
+        raise ValueError(f"Rate of the server's far memory must be above zero, not {rate!r}")
+    around = BEGIN + HOP * workers
+    fetch = max(WORD * words * words_per_parameter, words / rate)
+    return math.ceil(fetch) + around, math.ceil(max(WORD * words * pushed, state_words * words / rate)) + around
+
+
+def words_per_parameter(unit: Unit) -> Fraction:
+    """Words of a parameter of a unit in FETCH, by its format."""
+    return Fraction(WEIGHT_CODECS[unit.format].most_words(unit.words), unit.words)
+
+
+def execution_cycles(unit: Unit, *, microbatch: int, macs: int, recompute: bool = True) -> tuple[int, int]:
+    """Cycles of a microbatch forward and backward: modelled by full arrays."""
+    cycles = -(-microbatch * unit.inputs * unit.outputs // macs) + EXECUTION
+    return cycles, (BACKWARD if recompute else BACKWARD - 1) * cycles
+
+
+def costs_of(units: Sequence[Unit], *, workers: int, microbatch: int, macs: int, state_words: int = 2,
+             rate: Fraction = Fraction(4)) -> list[Costs]:
+    """Modelled cycles of each unit; see :func:`link_cycles` and :func:`execution_cycles`."""
+    return [Costs(*link_cycles(unit.words, workers=workers, state_words=state_words, rate=rate,
+                               words_per_parameter=words_per_parameter(unit)),
+                  *execution_cycles(unit, microbatch=microbatch, macs=macs)) for unit in units]
+
+
+def microbatches(costs: Sequence[Costs]) -> int:
+    """Smallest number of microbatches that hides the link: at least fetch / forward, and (fetch + push) / backward,
+    of the unit that is longest on the link, as if those beside it were the same."""
+    if not costs:
+        raise ValueError("Units must be one or more, not none")
+    one = max(costs, key=lambda cost: cost.fetch + cost.push)
+    return max(-(-one.fetch // one.forward), -(-(one.fetch + one.push) // one.backward))
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """``fetch``, ``push``, ``forward`` or ``backward`` of a unit, from its start to its end; in a window or an
+    accumulator, which have the same number. By a program also ``in`` and ``out``, moves for an execution of it."""
+
+    kind: str
+    unit: int
+    start: int
+    end: int
+    window: int
+
+    @property
+    def executes(self) -> bool:
+        """Whether it is an execution, and neither on the link nor a move."""
+        return self.kind in ("forward", "backward")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A set, from 0 on."""
+
+    #: In order of link and executions.
+    events: tuple[Event, ...]
+
+    @property
+    def end(self) -> int:
+        """End of the set, which is that of its last PUSH."""
+        return max(event.end for event in self.events)
+
+    @property
+    def _executed(self) -> list[Event]:
+        return [event for event in self.events if event.executes]
+
+    @property
+    def busy(self) -> int:
+        """Cycles of executions."""
+        return sum(event.end - event.start for event in self._executed)
+
+    @property
+    def stalled(self) -> int:
+        """Cycles between the first and the last execution in which there is none."""
+        executed = self._executed
+        return executed[-1].end - executed[0].start - self.busy
+
+    @property
+    def stall(self) -> float:
+        """Part of the time between the first and the last execution in which there is none."""
+        return self.stalled / (self.stalled + self.busy)
+
+    @property
+    def idle(self) -> float:
+        """Part of the set before its first execution and behind its last one."""
+        return 1 - (self.stalled + self.busy) / self.end
+
+
+class _Windows:
+    """Windows of weights, and when they were used for the last time."""
+
+    def __init__(self) -> None:
+        self._held: list[int | None] = [None, None]
+        self._used = [0, 0]
+        self._last = 1
+
+    def take(self, unit: int) -> tuple[int, int | None]:
+        """Window of the next execution, and from when on its unit can be fetched; None if it is there."""
+        for window in (self._last, 1 - self._last):
+            if self._held[window] == unit:
+                self._last = window
+                return window, None
+        self._last = 1 - self._last
+        self._held[self._last] = unit
+        return self._last, self._used[self._last]
+
+    def use(self, window: int, until: int) -> None:
+        self._used[window] = until
+
+
+def relay_run(units: Sequence[Unit], costs: Sequence[Costs], count: int) -> Run:
+    """Timeline of a set of ``count`` microbatches."""
+    if count < 1:
+        raise ValueError(f"Microbatches must be 1 or more, not {count!r}")
+    if not units or len(units) != len(costs):
+        raise ValueError(f"Units must be one or more, each with its costs, not {len(units)} with {len(costs)}")
+    windows = _Windows()
+    events: list[Event] = []
+    link = busy = 0
+    pushes: list[tuple[int, int, int]] = []
+    forward, backward = accesses(units)
+    pushed = [0, 0]
+
+    def push() -> None:
+        nonlocal link
+        unit, ready, window = pushes.pop(0)
+        start = max(link, ready)
+        link = pushed[window] = start + costs[unit].push
+        events.append(Event("push", unit, start, link, window))
+
+    for kind, order in (("forward", forward), ("backward", backward)):
+        for unit in order:
+            window, free = windows.take(unit)
+            while len(pushes) > 1:
+                push()
+            there = 0
+            if free is not None:
+                start = max(link, free)
+                link = there = start + costs[unit].fetch
+                events.append(Event("fetch", unit, start, link, window))
+            start = max(busy, there, pushed[window] if kind == "backward" else 0)
+            busy = start + count * (costs[unit].forward if kind == "forward" else costs[unit].backward)
+            events.append(Event(kind, unit, start, busy, window))
+            windows.use(window, busy)
+            if kind == "backward":
+                pushes.append((unit, busy, window))
+    while pushes:
+        push()
+    return Run(tuple(events))
+
+
+def uniform(layers: int, costs: Costs, count: int) -> Run:
+    """Timeline of layers that all cost the same."""
+    return relay_run([Unit(number, 64, 64) for number in range(1, layers + 1)], [costs] * layers, count)
+
+
+#: Cycles from the end of a command to the start of the next one of its queue.
+GAP = 4
+#: Elements of a packet, and cycles of a FETCH beside those of its words; through a codec, beside those of its rows.
+SEGMENT, WORDS, ROWS = 256, 39, 110
+#: Cycles of a PUSH beside those of its words, and of each worker; those of a server's far memory beside those of its
+#: words; and until gradients come to it, when it has read so many elements of each memory ahead, and not yet written
+#: them.
+SUM, PUSH_HOP, UPDATE, READ, AHEAD = 180, 76, 20, 279, 422
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Far:
+    """Pace of a worker's far memory."""
+
+    #: Elements of a row.
+    lanes: int = 4
+    #: Words per cycle.
+    rate: Fraction = Fraction(1)
+    #: Cycles from a request to its answer.
+    latency: int = 16
+
+    def cycles(self, length: int, *, back: bool) -> int:
+        """Cycles of a move of so many words; ``back`` if it is a MOVE_IN."""
+        return move_cycles(length, lanes=self.lanes, rate=float(self.rate), latency=self.latency, back=back)
+
+
+def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
+                  zeros: float = 0.0, lanes: int = 4) -> tuple[int, int]:
+    """Cycles of FETCH and of PUSH by their packets, in rows of so many lanes; constants are fitted to gateware with
+    links of 16 cycles.
+
+    State words and rate are those of :func:`link_cycles`. A part of the sums of gradients are zeros, which PUSH does
+    not send.
+    """
+    words, heads = unit.words, PACKET_OVERHEAD * -(-unit.words // SEGMENT)
+    coded = words if unit.format == RAW else WEIGHT_CODECS[unit.format].most_words(words)
+    fetch = max(coded + heads + WORDS, math.ceil(words / rate) + WORDS, -(-words // lanes) + ROWS)
+    sums = math.ceil(words * (1 - zeros)) + -(-words // GROUP) + heads
+    return fetch, max(sums + SUM + PUSH_HOP * workers, math.ceil(state_words * words / rate) + UPDATE,
+                      math.ceil(state_words * (words - AHEAD) / rate) + READ + PUSH_HOP * workers)
+
+
+def run_of(tasks: Sequence[Task], spans: Mapping[int, tuple[int, int]]) -> Run:
+    """Events of a set, of its commands and their starts and ends by place; executions first, then moves and link."""
+    events = []
+    for task in sorted(tasks, key=lambda task: (task.queue != Queue.COMPUTE, task.place)):
+        kind, *words = task.name.split()
+        if kind in ("in", "out"):  # such as: in forward 3 0 1
+            words = words[1:]
+        if words:  # and not: latch
+            events.append(Event(kind, int(words[0]), *spans[task.place], 0))
+    return Run(tuple(events))
+
+
+def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | None, *, gap: int = GAP,
+                delay: int = golden.DELAY) -> Run:
+    """Timeline of a set on a worker, by its program, with cycles of each unit and the pace of moves; without a pace
+    these take no time.
+
+    There are ``gap`` cycles between two commands of a queue, and ``delay`` from the end of one to the start of
+    another that waited for it.
+    """
+    tasks = [[one.task for one in queue] for queue in program.queues]
+
+    def cycles(task: Task) -> int:
+        kind, *words = task.name.split()
+        if kind in ("in", "out"):
+            length = task.fields["length"]
+            assert isinstance(length, int)
+            return 0 if far is None else far.cycles(length, back=kind == "in")
+        return int(getattr(costs[int(words[0])], kind)) if words else 0
+
+    spans = golden.timeline(program.timed(), gap=gap, delay=delay,
+                            duration=lambda _node, _number, queue, place: cycles(tasks[queue][place]))
+    return run_of(program.tasks, {tasks[span.queue][span.place].place: (span.start, span.end) for span in spans})
+
+
+@dataclasses.dataclass(frozen=True)
+class SetTimes:
+    """Cycles of a set on a worker."""
+
+    #: FETCH, PUSH and each execution and move, in cycles from the first start on; without windows.
+    run: Run
+    #: Cycles of each execution, ``forward`` and ``backward``, by the number of the unit.
+    executions: dict[tuple[str, int], list[int]]
+    #: From the first start of any command to the last end.
+    cycles: int
+    #: Commands of the set.
+    program: CompiledProgram
+
+    @property
+    def links(self) -> dict[tuple[str, int], int]:
+        """Cycles of ``fetch`` and ``push`` by unit: the fewest of a FETCH. A PUSH ends on a worker before the server
+        has updated its weights, so it is the time until the next FETCH has ended, less that FETCH; a unit whose PUSH
+        none follows is left out."""
+        on_link = [event for event in self.run.events if event.kind in ("fetch", "push")]
+        found: dict[tuple[str, int], int] = {}
+        for event in on_link:
+            if event.kind == "fetch":
+                cycles = event.end - event.start
+                found["fetch", event.unit] = min(cycles, found.get(("fetch", event.unit), cycles))
+        for push, fetch in itertools.pairwise(on_link):
+            if (push.kind, fetch.kind) == ("push", "fetch") and fetch.start <= push.end + GAP:
+                found["push", push.unit] = fetch.end - push.start - GAP - found["fetch", fetch.unit]
+        return found
+
+    def costs(self, links: Sequence[tuple[int, int]]) -> list[Costs]:
+        """Costs of each unit, with cycles of its FETCH and PUSH that are known otherwise."""
+        def mean(kind: str, unit: int) -> int:
+            cycles = self.executions[kind, unit]
+            return round(sum(cycles) / len(cycles))
+
+        return [Costs(fetch, push, mean("forward", unit), mean("backward", unit))
+                for unit, (fetch, push) in enumerate(links)]
+
+
+def _spans(records: Sequence[TraceRecord]) -> dict[int, tuple[int, int]]:
+    """Start and end of each command, by its tag, in cycles from the first record on; times wrap."""
+    origin = records[0].time
+    starts: dict[int, int] = {}
+    found: dict[int, tuple[int, int]] = {}
+    for record in records:
+        time = (record.time - origin + (1 << 31)) % (1 << 32) - (1 << 31)
+        if record.end:
+            found[record.tag] = starts[record.tag], time
+        else:
+            starts[record.tag] = time
+    return found
+
+
+def set_times(outcome: SetOutcome) -> SetTimes:
+    """Cycles of a set that was traced; ``TraceError`` if the trace lacks a command."""
+    if not outcome.records:
+        raise TraceError("Set must have been traced")
+    spans = _spans(outcome.records)
+    missing = [task.name for task in outcome.program.tasks if task.place not in spans]
+    if missing:
+        raise TraceError(f"Trace must have all commands of the set, and lacks {len(missing)} of them, such as "
+                         f"{missing[0]}")
+    run = run_of(outcome.program.tasks, spans)
+    executions: dict[tuple[str, int], list[int]] = collections.defaultdict(list)
+    for event in run.events:
+        if event.executes:
+            executions[event.kind, event.unit].append(event.end - event.start)
+    return SetTimes(run, dict(executions), max(end for _, end in spans.values())
+                    - min(start for start, _ in spans.values()), outcome.program)

@@ -1,0 +1,45 @@
+"""Both checks of a plan find what is wrong, and nothing else."""
+
+import numpy as np
+
+from host.features.compute.memory.checker import DeadRead, Overlap, dead_reads, injected, overlaps, random_profile
+from host.features.compute.memory.plan import Operation, Profile, make_plan
+
+SIMPLE = Profile({"a": 4, "b": 2, "c": 3}, [
+    Operation("0", writes=("a",)), Operation("1", ("a",), ("b",)), Operation("2", ("a", "b"), ("c",)),
+    Operation("3", ("c",))])
+
+
+def test_by_hand():
+    good = {"a": 0, "b": 4, "c": 6}
+    assert not overlaps(SIMPLE, good)
+    assert not dead_reads(SIMPLE, good)
+    assert overlaps(SIMPLE, {**good, "b": 3}) == [Overlap(1, "a", "b", 3, 4)]
+    assert dead_reads(SIMPLE, {**good, "b": 3}) == [DeadRead(2, "a", "b", 3)]
+    # A result over operands of its own operation: alive together, but no read of it is wrong.
+    assert overlaps(SIMPLE, {**good, "c": 5}) == [Overlap(2, "b", "c", 5, 6)]
+    assert not dead_reads(SIMPLE, {**good, "c": 5})
+
+
+def test_a_read_in_front_of_its_write():
+    """A part that nothing has written belongs to no buffer."""
+    late = Profile({"a": 1, "b": 1}, [Operation("0", writes=("a",)), Operation("1", ("a",), ("b",))])
+    object.__setattr__(late, "operations", late.operations[1:])
+    assert dead_reads(late, {"a": 0, "b": 1}) == [DeadRead(0, "a", "none", 0)]
+
+
+def test_injected():
+    """An overlap in each of 100 plans, in words that are read again: both checks find all of them. The plans as they
+    were have none."""
+    generator = np.random.default_rng(1)
+    count = 0
+    while count < 100:
+        profile = random_profile(generator, most=20)
+        plan = make_plan(profile, rounds=20)
+        assert not overlaps(profile, plan.places)
+        assert not dead_reads(profile, plan.places)
+        wrong = injected(profile, plan.places, generator)
+        if wrong is not None:
+            assert overlaps(profile, wrong)
+            assert dead_reads(profile, wrong)
+            count += 1

@@ -1,0 +1,119 @@
+"""Row owners of the golden engine find reads of what another buffer has written over, and nothing else."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventStatus
+from hdl.features.compute.layer_list import ROW_BIT, Place
+from hdl.group import GROUP
+from host.features.compute.instructions import Array
+from host.features.compute.lists import compile_lists
+from host.features.compute.memory.checker import dead_reads, overlaps
+from host.features.compute.memory.plan import Room
+from host.features.programs.schedules import layers_of
+from host.models.layers import perceptron, shared
+from sim.golden.features.compute.row_owners import RowOwners
+from tests.features.compute.owned_programs import LANES, draw, engine
+from tests.host.features.compute.test_lists import engine_of, give, memories_of, shared_layers
+
+ROWS = 1024
+LIST = LANES * ROWS
+
+
+def test_overlaps_in_programs():
+    """An overlap in each of 100 plans, in rows that are read again: all are found. A pass of a good plan on the same
+    memory in front of each, with whatever owners passes of other programs have left, is not stopped."""
+    seed = 1
+    generator = np.random.default_rng(seed)
+    owners, memory = RowOwners(2 * ROWS), np.zeros(2 * LIST, np.uint32)
+    memories = {Place.ACTIVATIONS: memory, Place.WEIGHTS: memory.copy(), Place.GRADIENTS: memory.copy()}
+    found = passes = 0
+    while found < 100 or passes < 1000:
+        for program, good in zip(draw(generator, rows=ROWS, most=10, shrink=4), (True, False), strict=True):
+            if program is None:
+                continue
+            program.give(generator, memory, owners, LIST)
+            outcome = engine().run(memories, base=LIST, length=1, owners=owners)
+            expected = EventStatus.OK if good else EventStatus.READ_DEAD
+            assert outcome.status is expected, f"{seed=}, pass {passes}, {outcome}"
+            passes, found = passes + good, found + (not good)
+    assert found >= 100
+
+
+class Pass:
+    """Passes of a perceptron on one memory, whose rows keep their owners from pass to pass.
+
+    Parameters
+    ----------
+    model : Model
+    layers : sequence of Dense
+    array : Array
+    examples : int
+    plan : Plan, optional
+    """
+
+    def __init__(self, model, layers, array, examples, plan=None):
+        self.model, self.array = model, array
+        self.lists = compile_lists(layers, array=array, examples=examples, words=8192, plan=plan)
+        self.memories = memories_of(model, self.lists)
+        self.owners = RowOwners(8192 // array.lanes)
+
+    def run(self, generator, count):
+        """Give a batch, run all lists, and return the first outcome that is not OK, or the last one."""
+        inputs, outputs = self.lists.places.layers[0].inputs, self.lists.places.layers[-1].outputs
+        before = self.memories[Place.ACTIVATIONS].copy()
+        give(self.memories, self.lists, generator.standard_normal((count, inputs)).astype(np.float32),
+             generator.integers(0, outputs, count))
+        self.owners.write(np.flatnonzero(before != self.memories[Place.ACTIVATIONS]) // self.array.lanes)
+        for command in self.lists.commands:
+            outcome = engine_of(self.array).run(self.memories, base=command.fields["weight_base"], length=count,
+                                                owners=self.owners)
+            if outcome.status is not EventStatus.OK:
+                break
+        return outcome
+
+
+def networks():
+    """Models, layers and arrays: products of all kinds, and tables of centroids."""
+    for widths, array in (((16, 8, 8, 5), Array(rows=2, lanes=4)), ((8, 16, 24, 4), Array(rows=1, lanes=8))):
+        inputs, *hidden, outputs = widths
+        model = perceptron(inputs, hidden, outputs, align=GROUP)
+        model.initialize(1)
+        yield model, layers_of(widths), array
+        tables = shared(model, 16, lanes=array.lanes, align=GROUP)
+        tables.initialize(1)
+        yield tables, shared_layers(tables), array
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_networks(number):
+    """Batches of all sizes in turn on one memory: no alarm. Of each two buffers of which one is put in the place of
+    the other, it is found wherever both are alive and the first one is read again."""
+    model, layers, array = [*networks()][number]
+    generator = np.random.default_rng(number)
+    passes = Pass(model, layers, array, 8)
+    for count in (8, 3, 7, 1, 8):
+        assert passes.run(generator, count).status is EventStatus.OK
+    plan = passes.lists.plan
+    rooms = {one.name: Room(plan.places[one.name], one.words, one.first, one.end) for one in plan.lifetimes}
+    profile = passes.lists.programs[0].profile(rooms, engine_of(array))
+    found = 0
+    for kept, moved in itertools.permutations(plan.words, 2):
+        if {kept, moved} == {"inputs", "labels"}:  # the host writes both, and its rows belong to any
+            continue
+        places = {**plan.places, moved: plan.places[kept]}
+        wrong = Pass(model, layers, array, 8, plan=type(plan)(**{**vars(plan), "places": places}))
+        outcome = wrong.run(generator, 8)
+        # What the host reads behind the lists is not compared.
+        dead = [one for one in dead_reads(profile, places) if one.operation < len(profile.operations) - 1]
+        # Refused is a target over an operand of its own instruction.
+        expected = {EventStatus.READ_DEAD, EventStatus.BAD_INSTRUCTION} if dead else {
+            EventStatus.OK, EventStatus.BAD_INSTRUCTION}
+        assert outcome.status in expected, (kept, moved, dead)
+        if outcome.status is EventStatus.READ_DEAD:
+            assert overlaps(profile, places), (kept, moved)
+            assert outcome.detail >> ROW_BIT == dead[0].word // array.lanes, (kept, moved, dead)
+            found += 1
+    assert found > 3

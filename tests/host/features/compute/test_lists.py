@@ -1,0 +1,209 @@
+"""Lists of a perceptron: the golden engine comes to the model's gradients and losses, and refusals."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventStatus
+from hdl.features.compute.layer_list import INSTRUCTION_WORDS, MULTIPLIED_BIT, Place
+from hdl.group import GROUP
+from host.features.compute.instructions import Array
+from host.features.compute.lists import Activations, Shared, compile_lists
+from host.features.programs.schedules import layers_of
+from host.models.layers import perceptron, shared
+from sim.golden.features.compute.compute import Engine
+
+WORDS = 8192
+#: Centroids of the engines that run lists.
+CENTROIDS = 16
+
+
+def engine_of(array):
+    return Engine(rows=array.rows, lanes=array.lanes, blocks=array.blocks, operands=array.operands,
+                  centroids=CENTROIDS)
+
+
+def memories_of(model, lists, words=WORDS):
+    """Memories with the parameters and the lists; everything that is to be written is NaN."""
+    empty = np.full(words, 0x7FC0_0001, np.uint32)
+    gradients = np.zeros(model.size, np.uint32)
+    gradients[model.places] = empty[0]
+    found = {Place.GRADIENTS: gradients, Place.WEIGHTS: model.parameters.view(np.uint32).copy(),
+             Place.ACTIVATIONS: empty}
+    found[Place.ACTIVATIONS][lists.places.lists:lists.end] = lists.words
+    return found
+
+
+def give(memories, lists, x, labels):
+    """Write a batch as the host does."""
+    places = lists.places
+    rows = np.zeros((len(x), places.stride(x.shape[1])), np.float32)
+    rows[:, :x.shape[1]] = x
+    memories[Place.ACTIVATIONS][places.outputs[0]:places.outputs[0] + rows.size] = rows.ravel().view(np.uint32)
+    memories[Place.ACTIVATIONS][places.labels:places.labels + len(labels)] = labels
+
+
+def run(memories, lists, array, length):
+    """Run all lists, and return the details of their events."""
+    engine, details = engine_of(array), []
+    for command in lists.commands:
+        outcome = engine.run(memories, base=command.fields["weight_base"], length=length)
+        assert outcome.status is EventStatus.OK, (command.name, outcome)
+        details.append(outcome.detail)
+    return details
+
+
+@pytest.mark.parametrize(("widths", "array", "most", "batches"), [
+    ((64, 64, 10), Array(rows=4, lanes=4), 30, (30, 29, 1)),
+    ((8, 4, 12, 3), Array(rows=1, lanes=4), 9, (9, 4)),
+    ((16, 8, 8, 8, 5), Array(rows=2, lanes=8, operands="bf16"), 7, (7, 2)),
+    ((24, 8, 5), Array(rows=2, lanes=4, operands="nvfp4"), 7, (7, 2)),
+    ((6, 9), Array(rows=2, lanes=2), 5, (5, 3)),
+    ((8, 16, 1), Array(rows=2, lanes=4, blocks=8), 6, (6,)),
+], ids=str)
+def test_are_the_model(widths, array, most, batches):
+    """Losses and all gradients of batches of several sizes, bit for bit, with any numbers."""
+    inputs, *hidden, outputs = widths
+    layers = layers_of(widths)
+    model = perceptron(inputs, hidden, outputs, align=GROUP, operands=array.operands)
+    generator = np.random.default_rng(0)
+    lists = compile_lists(layers, array=array, examples=most, words=WORDS)
+    for seed, count in enumerate(batches):
+        model.initialize(seed)
+        model.parameters[model.places] += generator.standard_normal(len(model.places)).astype(np.float32) / 8
+        x = generator.standard_normal((count, inputs)).astype(np.float32)
+        labels = generator.integers(0, outputs, count)
+        if seed == 1:  # an infinite score, and numbers that are none
+            x[0, 0], x[-1, -1] = np.inf, -0.0
+        memories = memories_of(model, lists)
+        give(memories, lists, x, labels)
+        run(memories, lists, array, count)
+        loss, gradient = model.differentiate(x, labels)
+        assert memories[Place.ACTIVATIONS][lists.places.loss] == np.float32(loss).view(np.uint32)
+        np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
+        for number, region in enumerate(map(lists.places.output, range(len(widths)))):
+            assert region.base + count * lists.places.stride(widths[number]) <= region.base + region.length
+
+
+def shared_layers(model, centroids=CENTROIDS):
+    """Layers of a model with tables, and their places."""
+    found, base = [], 0
+    for number, layer in enumerate(model.layers[::2], start=1):
+        outputs, inputs = layer.codebook.indices.shape
+        found.append(Shared(number, inputs, outputs, base, layer.codebook.indices, centroids))
+        base += found[-1].length
+    assert base == model.size
+    return found
+
+
+@pytest.mark.parametrize(("widths", "array", "most", "batches"), [
+    ((64, 64, 10), Array(rows=4, lanes=4), 30, (30, 1)), ((8, 4, 12, 3), Array(rows=1, lanes=2), 9, (9, 4)),
+    ((16, 8, 5), Array(rows=2, lanes=8), 17, (17, 8)), ((4, 9), Array(rows=2, lanes=4), 5, (5,))], ids=str)
+def test_tables(widths, array, most, batches):
+    """Layers with tables: losses and gradients of the model, bit for bit, and k multiplications for each output."""
+    inputs, *hidden, outputs = widths
+    generator = np.random.default_rng(1)
+    for seed, count in enumerate(batches):
+        dense = perceptron(inputs, hidden, outputs)
+        dense.initialize(seed)
+        model = shared(dense, CENTROIDS, lanes=array.lanes, align=GROUP)
+        model.initialize(seed)
+        lists = compile_lists(shared_layers(model), array=array, examples=most, words=WORDS)
+        x = generator.standard_normal((count, inputs)).astype(np.float32)
+        labels = generator.integers(0, outputs, count)
+        memories = memories_of(model, lists)
+        give(memories, lists, x, labels)
+        details = run(memories, lists, array, count)
+        loss, gradient = model.differentiate(x, labels)
+        assert memories[Place.ACTIVATIONS][lists.places.loss] == np.float32(loss).view(np.uint32)
+        np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
+        # Forward and for the gradients of the table there are as many outputs, and inward as many as inputs.
+        made = 2 * sum(-(-width // array.lanes) for width in widths[1:]) + sum(
+            width // array.lanes for width in widths[1:-1])
+        assert sum(detail >> MULTIPLIED_BIT for detail in details) == CENTROIDS * made * -(-count // 8) * 8
+
+
+def test_tables_are_whole_rows():
+    layer = Shared(1, 8, 4, 0, np.zeros((4, 8), np.int64), 4)
+    with pytest.raises(ValueError, match=r"^Centroids of a table must be a multiple of the 8 lanes of nodes that "
+                                         r"compute, not 4$"):
+        compile_lists([layer], array=Array(rows=1, lanes=8), examples=4, words=WORDS)
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_regions_are_true(tables):
+    """A command changes nothing but the regions that it writes, and depends on nothing but those that it reads."""
+    widths, array = (8, 8, 4, 5), Array(rows=2, lanes=4)
+    layers = layers_of(widths)
+    model = perceptron(8, (8, 4), 5, align=GROUP)
+    model.initialize(3)
+    if tables:
+        model = shared(model, CENTROIDS, align=GROUP)
+        model.initialize(3)
+        layers = shared_layers(model)
+    lists = compile_lists(layers, array=array, examples=6, words=WORDS)
+    generator = np.random.default_rng(5)
+    memories = memories_of(model, lists)
+    give(memories, lists, generator.standard_normal((6, 8)).astype(np.float32), generator.integers(0, 5, 6))
+    names = {"gradients": Place.GRADIENTS, "weights": Place.WEIGHTS, "activations": Place.ACTIVATIONS}
+    for command in lists.commands:
+        inside = {place: np.zeros(len(memory), bool) for place, memory in memories.items()}
+        kept = {place: np.zeros(len(memory), bool) for place, memory in memories.items()}
+        for region in command.writes:
+            inside[names[region.space]][region.base:region.base + region.length] = True
+        for region in command.reads:
+            kept[names[region.space]][region.base:region.base + region.length] = True
+        poisoned = {place: np.where(kept[place], memory, 0x7FC0_0002).astype(np.uint32)
+                    for place, memory in memories.items()}
+        before = {place: memory.copy() for place, memory in memories.items()}
+        for one in (memories, poisoned):
+            assert engine_of(array).run(one, base=command.fields["weight_base"],
+                                        length=6).status is EventStatus.OK
+        for place, memory in memories.items():
+            changed = memory != before[place]
+            assert not (changed & ~inside[place]).any(), command.name
+            np.testing.assert_array_equal(poisoned[place][changed], memory[changed], command.name)
+
+
+def test_lists():
+    lists = compile_lists(layers_of((64, 64, 10)), array=Array(rows=4, lanes=4), examples=30, words=WORDS)
+    assert [command.name for command in lists.commands] == ["forward 1", "forward 2", "backward 2", "backward 1"]
+    assert {command.operation for command in lists.commands} == {"LAYERS"}
+    # Instructions, END included, of which two are in a group of 32 words.
+    assert np.diff([command.fields["weight_base"] for command in lists.commands]).tolist() == [32, 64, 64]
+    assert len(lists.words) == (2 + 4 + 4 + 4) * INSTRUCTION_WORDS
+    # Scores have no place of their own: the gradients of the hidden layer take it.
+    assert lists.end == 30 * (64 + 64 + 64) + 384 + 32 + 32 + len(lists.words)
+
+
+@pytest.mark.parametrize(("widths", "examples", "words", "message"), [
+    ((63, 8, 4), 4, WORDS, r"^Inputs and widths of hidden layers must be multiples of the 4 lanes of nodes that "
+                           r"compute, not 63$"),
+    ((64, 10, 4), 4, WORDS, r"multiples of the 4 lanes of nodes that compute, not 10$"),
+    ((4, 65), 4, WORDS, r"^Outputs of the last layer must be at most 64 on nodes that compute, not 65$"),
+    ((4, 4096), 4, 1 << 20, r"^Layers and examples of nodes that compute must be at most 4,095, not 4,096$"),
+    ((4, 4), 4096, 1 << 20, r"must be at most 4,095, not 4,096$"),
+    ((64, 64, 10), 40, WORDS, r"^Activations of 40 examples and lists must take at most the 8,192 elements of a "
+                              r"node's activation memory, not 8,\d\d\d: take smaller batches or narrower layers, an "
+                              r"example has 140 elements and its gradients$"),
+])
+def test_errors(widths, examples, words, message):
+    with pytest.raises(ValueError, match=message):
+        compile_lists(layers_of(widths), array=Array(rows=4, lanes=4), examples=examples, words=words)
+
+
+def test_bases_that_operands_have_no_bits_for():
+    layers = [dataclasses.replace(layer, base=layer.base + (1 << 20)) for layer in layers_of((8, 4, 3))]
+    with pytest.raises(ValueError, match=r"^Operands of nodes that compute must begin below element 1,048,576, not "
+                                         r"at 1,048,576: take narrower layers or smaller batches$"):
+        compile_lists(layers, array=Array(rows=1, lanes=4), examples=4, words=WORDS)
+
+
+def test_numbers_of_buffers():
+    """Buffers are numbered from 1 on, in order of the plan, and the lists behind them; from 256 on they have 0."""
+    few, many = (Activations(layers=layers_of([8] * count), examples=1, lanes=4) for count in (3, 130))
+    assert [few.owned(name)["owner"] for name in (*few.rooms, "lists")] == list(range(1, len(few.rooms) + 2))
+    numbers = [many.owned(name)["owner"] for name in (*many.rooms, "lists")]
+    assert numbers == [*range(1, 256), *[0] * (len(numbers) - 255)]
+    assert len(numbers) > 255

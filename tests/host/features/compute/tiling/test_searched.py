@@ -1,0 +1,68 @@
+"""Factors that are searched for a run: no more cycles than by default, and kept."""
+
+
+import numpy as np
+import pytest
+
+from host.features.compute import lists
+from host.features.compute.instructions import Array, best_factors
+from host.features.compute.tiling import searched
+from host.features.compute.tiling.searched import SearchedFactors
+from host.features.programs.schedules import layers_of
+from sim import json_files
+from sim.verilated.native import Arithmetic
+from tests.host.rings import CONFIGS
+
+NODE = CONFIGS["centroid"]
+ARRAY = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.operands)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """A few evaluations of each product, with the arithmetic of the library that other tests use."""
+    monkeypatch.setattr(searched, "BUDGET", 6)
+
+    def factors(path):
+        return SearchedFactors(NODE, path, arithmetic=Arithmetic.GATEWARE)
+
+    return factors
+
+
+def test_lists(short, tmp_path, monkeypatch):
+    """The lists of a network with searched factors: what was found is kept, and is not searched again; worse default
+    factors are replaced."""
+    path = tmp_path / "tiling" / "factors.json"
+    options = {"array": ARRAY, "examples": 6, "words": NODE.compute.activations}
+    layers = layers_of((8, 12, 10))
+    with short(path) as factors:
+        first = lists.compile_lists(layers, **options, factors=factors)
+        assert factors.line.startswith(f"tiling: searched, {len(factors.found)} products in ")
+    kept = json_files.read_sealed(path)
+    assert kept.keys() == factors.found.keys()
+    assert len(kept) == 7
+    assert all(0 < one["cycles"] <= one["default"] and one["evaluations"] == 6 for one in kept.values())
+    monkeypatch.setattr(SearchedFactors, "_search", None)  # nothing is searched
+    with short(path) as factors:
+        again = lists.compile_lists(layers, **options, factors=factors)
+    assert np.array_equal(first.words, again.words)
+
+
+def test_worse_default(short, tmp_path, monkeypatch):
+    """Factors with one term in a panel take more cycles than what a search finds."""
+    monkeypatch.setattr(searched, "BUDGET", 40)
+    worse = {**best_factors(ARRAY, (6, 8, 12), transpose_a=True), "rounds": 0, "order": 2}
+    monkeypatch.setattr(searched, "best_factors", lambda *arguments, **options: worse)
+    with short(tmp_path / "factors.json") as factors:
+        found = factors(ARRAY, (6, 8, 12), transpose_a=True)
+        (tiling,) = factors.found.values()
+    assert tiling.cycles < tiling.default
+    assert dict(found) == tiling.factors != worse
+
+
+def test_no_room(short, tmp_path):
+    """A product that the node has no room for has the default factors, and is not kept."""
+    path = tmp_path / "factors.json"
+    with short(path) as factors:
+        assert dict(factors(ARRAY, (64, 64, 64))) == dict(best_factors(ARRAY, (64, 64, 64)))
+    assert not factors.found
+    assert not path.exists()

@@ -1,0 +1,54 @@
+"""The text model on Verilated nodes with far memories: the bits of a host that computes, and the cycles of plans."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from host.features.compute.memory.chain import Policy
+from host.features.far.steps import run_text_policies
+from host.models.text import Text, topics
+from host.training.trainer import train
+from host.training.updates import check_run
+from host.training.workloads import CharacterModel
+from tests.host import rings
+from tests.host.features.compute.test_text_nodes import FAR, TIMEOUT, node_of
+from tests.host.golden import GoldenRing
+
+
+@pytest.fixture(scope="module")
+def text():
+    source = topics(context=16)
+    return Text(source.train[:90], source.test[:12])
+
+
+def test_policies(text):
+    """A sequence whose maps are all kept, and by a plan that moves some and makes others again: loss and gradient of
+    the host, moved words of the plan, and cycles of the timeline."""
+    task, node = CharacterModel(text), node_of(text)
+    task.initialize(2)
+    with rings.open_nodes(1, config=node, host_port=False, timeout=TIMEOUT) as (ring, simulation):
+        keep, mixed = run_text_policies(ring, simulation, task.model, text.train[0], share=0.5, rate=1 / 4,
+                                        kinds=("keep", "mixed"))
+    assert {*mixed.policies} == {*Policy}
+    for one in (keep, mixed):
+        assert one.same, one
+        assert one.far_words == one.planned, one
+        assert one.peak <= one.budget, one
+        assert abs(one.cycles / one.timeline - 1) <= 0.03, one
+    assert 1 < mixed.cycles / keep.cycles < 1.06
+
+
+def test_far_memory(text):
+    """A step of two nodes by a plan, shares of three sequences and two: the bits of a host that computes, and cycles
+    near those that were modelled before the first pass."""
+    config, node = dataclasses.replace(FAR, batch=5), node_of(text)
+    check_run(node, CharacterModel(text), config, nodes=2)
+    other = GoldenRing(2)
+    train(other, CharacterModel(text), dataclasses.replace(config, compute="host", far=None))
+    with rings.open_nodes(2, config=node, host_port=False, timeout=TIMEOUT) as (ring, simulation):
+        simulation.set_far_speed(latency=40, rate=config.far.rate)
+        training = train(ring, CharacterModel(text), config)
+        np.testing.assert_array_equal(ring.memory.read_weights(len(other.master)).view(np.uint32), other.weights)
+    assert training.bit_exact
+    assert 0.97 < float(training.search[1].split(" cycles, ")[1].split()[0]) < 1.03

@@ -1,0 +1,42 @@
+"""Commands that wait for those of other nodes, on grids of nodes with two ports."""
+
+import pytest
+
+from hdl.features.replay.keepalive import KeepAlive
+from host.features.grid.grid import Part, Shape
+from host.features.programs.program import Program, Queue, origin_of, spans
+from sim.link_faults import RandomFaults
+from tests.host.features.grid.grids import ROUNDS, open_grid
+
+#: Cycles of a command, in which a KEEPALIVE comes.
+LONG = KeepAlive.period + 300
+
+
+def relay_race(nodes, first):
+    """A program without a collective in which node ``first`` computes, and all others wait for that."""
+    program = Program(nodes=nodes)
+    source = program.add("source", operation="COMPUTE", queue=Queue.COMPUTE,
+                         fields={"duration": [LONG if rank == first else 1 for rank in range(nodes)]})
+    target = program.add("target", operation="QUIESCE", queue=Queue.COMMUNICATE)
+    program.wait(target, source, unit=[None if rank == first else first for rank in range(nodes)])
+    return program.compile()
+
+
+@pytest.mark.parametrize("faults", [0, 1e-3])
+def test_waits_before_a_collective(faults):
+    """Control words begin with a run, after each SWITCH, and while those of the run before may still be on their way;
+    by each port, and by bypass through a node that is left out."""
+    with open_grid(2, 2, config=ROUNDS, faults=RandomFaults(rate=faults, seed=1) if faults else None) as (grid, _):
+        for disabled in ("", "node3", "card1", "link0:0", "", "card0", "node1"):
+            plan = grid.grid.disable(*map(Part.parse, disabled.split())).plan(Shape.FLAT)
+            grid.switch(plan)
+            ring = grid.ring(plan)
+            for first in range(ring.nodes):
+                program = relay_race(ring.nodes, first)
+                ring.programs.load([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+                result = ring.programs.run(collectives=0)
+                origin = origin_of(result.traces)
+                found = {(span.node, span.name): span for rank, trace in enumerate(result.traces)
+                         for span in spans(trace, program, node=rank, origin=origin)}
+                for rank in set(range(ring.nodes)) - {first}:
+                    assert found[rank, "target"].start > found[first, "source"].end, (disabled, first)

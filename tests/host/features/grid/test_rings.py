@@ -1,0 +1,196 @@
+"""Training while the rings change, on golden models."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from host.driver.diagnosis import RingError
+from host.features.grid.course import Course, Request
+from host.features.grid.grid import Shape
+from host.features.grid.rings import Rings
+from host.models.text import Text, topics
+from host.signals import Interrupted, Signals
+from host.training import checkpoint
+from host.training.experiment import Experiment, Keeper
+from host.training.optimizers import SGD, OptimizerName, create
+from host.training.record import DivergenceError, TrainingConfig
+from host.training.trainer import make_trainer
+from host.training.workloads import CharacterModel, Classifier
+from host.transports.session import Elapsed
+from tests.host.golden import SMALL, TEXT, GoldenRing, Grid, trained
+from tests.host.training.test_checkpoint import interrupt
+
+CONFIG = TrainingConfig(epochs=3, batch=20, hidden=())
+RUNS = {
+    "momentum": ({}, CONFIG),
+    "adam, bfloat16": ({}, dataclasses.replace(CONFIG, optimizer=create(OptimizerName.ADAM), packed_state=True)),
+    "density": ({}, dataclasses.replace(CONFIG, density=0.2)),
+    "mx9, density": ({"weight_codec": "mx9", "gradient_codec": "mx9"}, dataclasses.replace(CONFIG, density=0.2)),
+    "codebook": ({"weight_codec": "table32", "gradient_codec": "mxfp8_e4m3"},
+                 dataclasses.replace(CONFIG, refresh=2, optimizer=SGD(learning_rate=0.5))),
+    "text": ({}, TEXT),
+}
+#: Nodes, cards and links of 2 x 3 leave and come; shapes are grid, flat, flat, grid, grid, flat.
+REQUESTS = "-node4@1 -card0@2 -node3@2 +card0@3 +node4@3 +node3@3 -node1@4 -node4@4 +node1@5 +node4@5 -link5:1@5"
+
+
+@pytest.fixture(scope="module")
+def text():
+    source = topics(context=SMALL.context)
+    return Text(source.train[:200], source.test[:40])
+
+
+def course_of(requests=REQUESTS, shape=None):
+    return Course(2, 3, [Request.parse(one[1:], enable=one[0] == "+") for one in requests.split()], shape)
+
+
+def workload_of(name, few, text):
+    return CharacterModel(text, SMALL, chunk=5) if name == "text" else Classifier(few, CONFIG.hidden)
+
+
+def finish(run):
+    while not run.complete:
+        run.advance()
+    run.finish()
+    return run.executor.training
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_step_and_change(few, text, tmp_path, name):
+    """Nodes have what the golden model has; a run that goes on after any step has every figure of an unbroken one."""
+    options, config = RUNS[name]
+    if name == "text":
+        config = dataclasses.replace(config, max_steps=6)
+
+    def begin():
+        rings = Rings(Grid(2, 3, **options), course_of())
+        return rings, make_trainer(rings, workload_of(name, few, text), config)
+
+    rings, run = begin()
+    run.begin()
+    expected = finish(run)
+    last = trained(rings.ring, run.executor._length, packed_state=config.packed_state)
+    assert expected.bit_exact is True
+    assert [step.nodes for step in expected.steps[:6]] == [6, 5, 1, 6, 4, 6]
+    assert [change.shape for change in expected.changes] == ["flat", "flat", "grid", "grid", "flat"]
+    assert [(change.left, change.joined) for change in expected.changes] == [
+        ([4], []), ([0, 1, 2, 3], []), ([], [0, 1, 2, 3, 4]), ([1, 4], []), ([], [1, 4])]
+    kept = rings.ring.formats.has_residual or config.density is not None
+    assert [dict(change.heirs) if kept else {} for change in expected.changes] == [
+        dict(change.heirs) for change in expected.changes]
+    assert [bool(change.heirs) for change in expected.changes] == [kept, kept, False, kept, False]
+
+    rings, run = begin()
+    run.begin()
+    for number in range(1, len(expected.steps) + 1):
+        run.advance()
+        checkpoint.save(tmp_path / "file", {}, run.state())
+        rings, run = begin()
+        run.resume(checkpoint.load(tmp_path / "file", {}))
+        assert len(run.executor.training.steps) == number
+    run.finish()
+    assert run.executor.training == expected
+    assert trained(rings.ring, run.executor._length, packed_state=config.packed_state) == last
+
+
+def test_flat_by_request(few):
+    rings = Rings(Grid(2, 3), course_of("-node4@1", Shape.FLAT))
+    run = make_trainer(rings, Classifier(few, ()), CONFIG)
+    run.begin()
+    finish(run)
+    assert [plan.shape for plan in rings._grid.switched] == [Shape.FLAT, Shape.FLAT]
+
+
+def test_mean_over_those_that_are_there(few):
+    """The batch is divided among the nodes that are there: without rounding, their number would not matter."""
+    weights = []
+    for requests in ("", "-card1@0", "-node4@3 +node4@5"):
+        rings = Rings(Grid(2, 3), course_of(requests))
+        run = make_trainer(rings, Classifier(few, ()), CONFIG)
+        run.begin()
+        finish(run)
+        weights.append(rings.ring.memory.read_weights(650)[0])
+    assert np.abs(weights[0] - weights[1]).max() < 1e-5
+    assert np.abs(weights[0] - weights[2]).max() < 1e-5
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_lost_words(few, at):
+    """A word that was sent and not received is found at the next change, and at the end."""
+    grid = Grid(2, 3)
+    run = make_trainer(Rings(grid, course_of("-node4@2")), Classifier(few, ()), CONFIG)
+    run.begin()
+    for _ in range(at + 1):
+        run.advance()
+    grid.lose(3)
+    message = r"^Step (2|9): nodes have sent [\d,]+ words since their rings were formed, and received [\d,]+$"
+    with pytest.raises(DivergenceError, match=message):
+        finish(run)
+
+
+def failing(number):
+    """A fault of one update, which is done, and lost words as well."""
+    def fault(grid):
+        if grid.hooks.steps == number:
+            grid.lose(7)
+            raise RingError("fused-update failed: a word was lost", cause=None, events=[])
+    return fault
+
+
+@pytest.mark.parametrize("update", [1, 2, 3, 4])
+def test_repeated_step(few, update):
+    """A step that fails is done again on the same rings; words that were lost in it are not missed."""
+    outcomes, said = [], []
+    for number in (0, update):
+        grid = Grid(2, 3, fault=failing(number))
+        run = make_trainer(Rings(grid, course_of()), Classifier(few, ()), CONFIG, on_repeat=said.append)
+        run.begin()
+        training = finish(run)
+        assert len(said) == training.repeats == bool(number)
+        outcomes.append(dataclasses.replace(training, repeats=0, steps=[
+            dataclasses.replace(one, repeats=0, scatter_cycles=0) for one in training.steps]))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_divergence(few):
+    """A node that has another state than the golden model behind a change is found there."""
+    rings = Rings(Grid(2, 3), course_of("-node4@2"))
+    run = make_trainer(rings, Classifier(few, ()), CONFIG)
+    run.begin()
+    run.advance()
+    run.advance()
+    momenta = rings.ring.memory.read_state(650).view(np.uint32)
+    momenta[7] ^= 1
+    rings.ring.memory.write_state(momenta)
+    with pytest.raises(DivergenceError, match=r"^Step 2: 1 of 650 momenta differ from the golden model, first num"):
+        run.advance()
+
+
+class Session:
+    """A grid of golden models, with a clock that counts nothing."""
+
+    def __init__(self):
+        self.grid, self.ring, self.golden = Grid(2, 3), GoldenRing(6), True
+        self.seconds, self.faults, self.elapsed = 0.25, 0, Elapsed()
+
+
+@pytest.mark.parametrize("number", [2, 10, 13])
+def test_both_runs(few, tmp_path, number):
+    """Each of two runs goes through the course from its beginning, whatever step of them is the last of a process."""
+    configs = [dataclasses.replace(CONFIG, density=0.2), CONFIG]
+
+    def start(folder, *, resume=False):
+        keeper = Keeper(folder / checkpoint.NAME, {})
+        return Experiment(Session(), Classifier(few, ()), configs, keeper=keeper, course=course_of(),
+                          content=keeper.load() if resume else None)
+
+    whole = start(tmp_path / "whole")
+    whole.run(Signals())
+    assert [[len(change.nodes) for change in one.changes] for one in whole.trainings] == [[5, 1, 6, 4, 6]] * 2
+    with pytest.raises(Interrupted):
+        interrupt(start(tmp_path), number)
+    again = start(tmp_path, resume=True)
+    again.run(Signals())
+    assert again.trainings == whole.trainings
+    assert again.parameters.tobytes() == whole.parameters.tobytes()

@@ -1,0 +1,189 @@
+"""Waits for commands of other nodes: what they become, and which are refused."""
+
+import re
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import Operation
+from host.driver.command import Command
+from host.features.programs.order import find_node_cycle
+from host.features.programs.program import Program, ProgramError, Queue
+from sim.golden.features.programs.program import DELAY, HOP, TOLD, Remote, signal_cycles, timeline
+from sim.golden.features.programs.program_nodes import Nodes
+
+
+def pair(nodes=3):
+    """A program of a command in each queue."""
+    program = Program(nodes=nodes)
+    return (program, program.add("backward", operation="COMPUTE", queue=Queue.COMPUTE, duration=100),
+            program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, duration=10))
+
+
+def test_fields():
+    """One number for all ranks, or one for each; on the rank itself it is a wait for its other queue."""
+    program, backward, latch = pair()
+    program.wait(latch, backward, unit=2, lag=1)
+    compiled = program.compile()
+    assert list(compiled.remote_waits()) == [(1, rank, Remote(2, 0, 1, 1)) for rank in (0, 1)]
+    commands = [compiled.commands(rank, 3)[1][0] for rank in range(3)]
+    assert commands[0] == Command(operation=Operation.LATCH, rank=0, size=3, tag=1, remote=1, unit=2, unit_queue=0,
+                                  after_1=1, lag_1=1)
+    assert (commands[2].remote, commands[2].after_0, commands[2].lag_0) == (0, 1, 1)
+    with pytest.raises(ProgramError, match=r"^latch of rank 0 must wait for one queue of one node, not of nodes 2 "
+                                           r"and 1: let a QUIESCE before it wait for the other$"):
+        program.wait(latch, backward, unit=1)
+
+
+def test_waits_that_are_left_out():
+    """The latest of several waits for one queue counts; one for a command that has ended in any case does not."""
+    program, backward, latch = pair()
+    other = program.add("forward", operation="COMPUTE", queue=Queue.COMPUTE)
+    program.wait(latch, other, unit=1, lag=1)
+    program.wait(latch, backward, unit=1, lag=1)
+    program.wait(latch, backward, unit=[1, None, None], lag=2)
+    program.wait(other, backward, unit=[0, None, None])
+    assert list(program.compile().remote_waits()) == [(1, 0, Remote(1, 0, 2, 1)), (1, 2, Remote(1, 0, 2, 1))]
+
+
+@pytest.mark.parametrize(("unit", "message"), [
+    (3, "Units that latch waits for must be ranks of 3 nodes, one for each of them, not 3"),
+    ([0, 1], "Units that latch waits for must be ranks of 3 nodes, one for each of them, not [0, 1]"),
+    ([0, 1, -1], "Units that latch waits for must be ranks of 3 nodes, one for each of them, not [0, 1, -1]"),
+])
+def test_units_are_checked(unit, message):
+    program, backward, latch = pair()
+    with pytest.raises(ProgramError, match=f"^{re.escape(message)}$"):
+        program.wait(latch, backward, unit=unit)
+
+
+def test_nodes_are_checked():
+    program = Program()
+    one = program.add("a", operation="COMPUTE", queue=0)
+    with pytest.raises(ProgramError, match=r"^Program must have a number of nodes for a to wait for one of them$"):
+        program.wait(one, one, unit=1, lag=1)
+    with pytest.raises(ValueError, match=r"^Nodes must be 1 to 16, not 17$"):
+        Program(nodes=17)
+    program, backward, latch = pair()
+    program.wait(latch, backward, unit=0)
+    with pytest.raises(ProgramError, match=r"^Nodes must be the 3 that commands wait for each other on, not 4$"):
+        program.compile().commands(0, 4)
+    with pytest.raises(ProgramError, match=r"^backward must not wait for backward, which its queue starts after it$"):
+        program.wait(backward, backward, unit=0)
+
+
+def test_three_queues():
+    """A descriptor has room for a wait for one other queue beside that for a node."""
+    program = Program(queues=3, nodes=2)
+    one, two, three = (program.add(f"{queue}", operation="COMPUTE", queue=queue) for queue in range(3))
+    program.wait(three, one)
+    program.wait(three, two, unit=[1, None])
+    assert program.compile().queues[2][0].fields(0) == {
+        "after_0": 1, "lag_0": 0, "after_1": 1, "lag_1": 0, "remote": 1, "unit": 1, "unit_queue": 1}
+    program.wait(three, two)
+    with pytest.raises(ProgramError, match=r"^2 of rank 0 must wait for queue 0 of its node alone, beside another "
+                                           r"node: let a QUIESCE before it wait for the other queue$"):
+        program.compile()
+
+
+class TestCircles:
+    def test_two_nodes(self):
+        program, backward, latch = pair(2)
+        program.wait(latch, backward, unit=[1, None])
+        program.wait(backward, latch, unit=[None, 0])
+        with pytest.raises(ProgramError, match=r"^Commands must not wait for each other in a circle, not latch of "
+                                               r"rank 0 for backward of rank 1 for latch of rank 0$"):
+            program.compile()
+        program, backward, latch = pair(2)
+        program.wait(latch, backward, unit=[1, None])
+        program.wait(backward, latch, unit=[None, 0], lag=1)
+        program.compile()
+
+    def test_round_a_ring(self):
+        """Each node's command after that of its predecessor: one of them has to be the first."""
+        program, backward, _ = pair(4)
+        program.wait(backward, backward, unit=[3, 0, 1, 2])
+        with pytest.raises(ProgramError, match="backward of rank 0 for backward of rank 3 for backward of rank 2 for "
+                                               "backward of rank 1 for backward of rank 0"):
+            program.compile()
+        program, backward, _ = pair(4)
+        program.wait(backward, backward, unit=[None, 0, 1, 2])
+        spans = timeline(program.compile().timed(), nodes=4, signal=lambda hops: 50 * hops)
+        assert [span.start for span in spans if span.name == "backward"] == [0, 150, 300, 450]
+
+    def test_through_a_collective(self):
+        """A collective ends on no node before it has started on all of them."""
+        program = Program(nodes=2)
+        first = program.add("first", operation="COMPUTE", queue=0)
+        reduced = program.add("sum", operation="ALL_REDUCE", queue=1, collective=True)
+        program.wait(reduced, first, unit=[1, None])
+        program.wait(first, reduced, unit=[None, 1])
+        with pytest.raises(ProgramError, match="sum of rank 0 for first of rank 1 for sum for sum of rank 0"):
+            program.compile()
+
+
+def test_most_passes():
+    """Nodes that a collective holds together may go on for ever; others count to 15 bits."""
+    program, backward, latch = pair()
+    program.wait(latch, backward, unit=0)
+    assert program.compile().most_passes == 32767
+    program.add("sum", operation="ALL_REDUCE", queue=1, collective=True)
+    program.wait(backward, latch, lag=1)  # neither queue of a node leaves the other behind
+    program.wait(latch, backward)
+    assert program.compile().most_passes is None
+    program = Program(nodes=2, depth=1000)
+    for place in range(1000):
+        program.add(str(place), operation="ALL_REDUCE", queue=1, collective=True)
+    program.wait(program.tasks[3], program.tasks[2], unit=0)
+    assert program.compile().most_passes == 32
+
+
+def test_time():
+    """Known answer: a command on the next node starts as late as the control word is, and no later."""
+    program, backward, latch = pair()
+    program.wait(latch, backward, unit=0)
+    spans = [span for span in timeline(program.compile().timed(), nodes=3) if span.name == "latch"]
+    assert [(span.node, span.start) for span in spans] == [
+        (0, 100 + DELAY), (1, 100 + signal_cycles(1)), (2, 100 + signal_cycles(2))]
+    assert signal_cycles(3, wire=5) == 3 * (HOP + 5) + TOLD
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_circles(seed):
+    """The check says what a run of golden nodes shows: a program ends in every order, or it has a circle."""
+    generator = np.random.default_rng(seed)
+    nodes = int(generator.integers(2, 5))
+    program = Program(nodes=nodes)
+    for place in range(int(generator.integers(2, 7))):
+        collective = bool(generator.random() < 0.3)
+        program.add(f"{place}", operation="QUIESCE", queue=int(generator.integers(2)) if not collective else 1,
+                    collective=collective)
+    compiled = program.compile()
+    refused = False
+    for _ in range(5):
+        one, other = (program.tasks[place] for place in generator.integers(0, len(program.tasks), 2))
+        units = [int(unit) if generator.random() < .3 else None for unit in generator.integers(0, nodes, nodes)]
+        try:
+            program.wait(one, other, unit=units, lag=int(generator.integers(0, 2)))
+        except ProgramError:
+            continue
+        try:
+            compiled = program.compile()
+        except ProgramError:
+            refused = True
+            break
+    golden = Nodes(nodes, gradient_words=32, weights=np.zeros(32, np.uint32))
+    if refused:
+        with pytest.raises(ValueError, match="wait for ever"):
+            golden.run(_unchecked(program, nodes), passes=2)
+        assert find_node_cycle([task.queue for task in program.tasks], [{} for _ in program.tasks], program._remotes,
+                               [task.collective for task in program.tasks], nodes)
+    else:
+        golden.run(compiled.placed(nodes), passes=3, seed=seed)
+
+
+def _unchecked(program, nodes):
+    """Commands for the golden model of a program that the check refuses."""
+    from host.features.programs.program import CompiledProgram
+    waits = [{} for _ in program.tasks]
+    return CompiledProgram(program.tasks, 2, waits, remotes=program._remotes, nodes=nodes).placed(nodes)

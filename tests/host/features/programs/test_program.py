@@ -1,0 +1,283 @@
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import Operation
+from host.driver.command import Command
+from host.features.programs.order import Region, Wait
+from host.features.programs.program import CompiledProgram, Program, ProgramError, Queue, RaceError
+from sim.golden.features.programs.program import Timed, timeline
+from tests.host.features.programs.random_programs import conflicting, random_program
+
+#: Random programs of each case; 1,000 in all.
+CASES, COUNT = range(20), 50
+PASSES = 5
+
+GRADIENTS, WEIGHTS = Region("gradients", 0, 640), Region("weights", 0, 640)
+
+
+def pair(*, alternate=0):
+    """A backward command that fills a buffer, and an update that empties it."""
+    program = Program()
+    region = Region("gradients", 0, 640, alternate=alternate)
+    backward = program.add("backward", operation="COMPUTE", queue=Queue.COMPUTE, writes=[region])
+    update = program.add("update", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, collective=True,
+                         reads=[region], writes=[WEIGHTS])
+    return program, backward, update
+
+
+def timed(compiled):
+    return [[Timed(one.task.name, one.task.duration, waits=one.waits) for one in queue] for queue in compiled.queues]
+
+
+def instances(compiled, spans):
+    """Task, pass, start and end of each command, in the order of a single queue."""
+    number = {(queue, place): one.task.place for queue, commands in enumerate(compiled.queues)
+              for place, one in enumerate(commands)}
+    return sorted((span.number, number[span.queue, span.place], span.start, span.end) for span in spans)
+
+
+def late(compiled, spans):
+    """Pairs of commands of which the second starts before the first has ended, although they conflict."""
+    found = []
+    for (one, first, _, end), (other, second, start, _) in itertools.combinations(instances(compiled, spans), 2):
+        tasks = compiled.tasks
+        if start < end and conflicting(tasks[first], tasks[second], one, other):
+            found.append((tasks[first].name, one, tasks[second].name, other))
+    return found
+
+
+class TestDerived:
+    def test_pair(self):
+        program, *_ = pair()
+        compiled = program.compile()
+        assert list(compiled.waits()) == [(0, 1, Wait(1, 1)), (1, 0, Wait(1, 0))]
+        assert [one.waits for queue in compiled.queues for one in queue] == [(Wait(1, 1),), (Wait(1, 0),)]
+
+    def test_alternate_buffers(self):
+        """The next pass fills the other buffer, and waits for the pass before the last one."""
+        program, *_ = pair(alternate=640)
+        assert list(program.compile().waits()) == [(0, 1, Wait(1, 2)), (1, 0, Wait(1, 0))]
+
+    def test_only_the_latest_counts(self):
+        program = Program()
+        for number in range(3):
+            program.add(f"backward {number}", operation="COMPUTE", queue=Queue.COMPUTE,
+                        writes=[Region("gradients", 64 * number, 64)])
+        program.add("update", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, reads=[Region("gradients", 0, 128)])
+        program.add("again", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, reads=[Region("gradients", 0, 64)])
+        assert list(program.compile().waits()) == [(0, 1, Wait(2, 1)), (3, 0, Wait(2, 0))]
+
+    def test_what_follows_from_another_queue(self):
+        """The third queue waits for the second, which waited for the first."""
+        program = Program(queues=3)
+        region, other = Region("g", 0, 32), Region("h", 0, 32)
+        program.add("a", operation="COMPUTE", queue=0, writes=[region])
+        program.add("b", operation="ALL_REDUCE", queue=1, reads=[region], writes=[other])
+        program.add("c", operation="ALL_REDUCE", queue=2, reads=[region, other])
+        waits = list(program.compile().waits())
+        assert (2, 1, Wait(1, 0)) in waits
+        assert not [wait for place, queue, wait in waits if (place, queue) == (2, 0)]
+
+    def test_reads_do_not_wait_for_reads(self):
+        program = Program(queues=len(Queue))
+        for queue in Queue:
+            program.add(f"read {queue}", operation="COMPUTE", queue=queue, reads=[WEIGHTS])
+        assert list(program.compile().waits()) == []
+
+
+class TestChecks:
+    def test_a_race(self):
+        program, backward, update = pair()
+        message = "update may start before backward has ended, and both touch gradients[0:640]: let it wait"
+        with pytest.raises(RaceError, match=re.escape(message)) as caught:
+            program.compile(derive=False)
+        assert (caught.value.first, caught.value.second, caught.value.region) == (backward, update, GRADIENTS)
+
+    def test_a_race_with_the_pass_before(self):
+        program, backward, update = pair()
+        program.wait(update, backward)
+        with pytest.raises(RaceError, match=r"^backward may start before update of the pass before has ended, and "):
+            program.compile(derive=False)
+        program.wait(backward, update, lag=1)
+        assert len(list(program.compile(derive=False).waits())) == 2
+
+    def test_a_race_two_passes_back(self):
+        program, backward, update = pair(alternate=640)
+        program.wait(update, backward)
+        with pytest.raises(RaceError, match=r"^backward may start before update of 2 passes before has ended, and "):
+            program.compile(derive=False)
+        program.wait(backward, update, lag=2)
+        program.compile(derive=False)
+
+    def test_the_other_order_is_a_race(self):
+        program, backward, update = pair()
+        program.wait(backward, update)
+        with pytest.raises(RaceError, match=r"^update may start before backward has ended"):
+            program.compile(derive=False)
+
+    def test_a_circle(self):
+        program, backward, update = pair()
+        program.wait(backward, update)
+        with pytest.raises(ProgramError, match=r"^Commands must not wait for each other in a circle, not "
+                                               r"backward for update for backward$"):
+            program.compile()
+
+    def test_a_circle_through_queues(self):
+        program = Program(queues=3)
+        one, two, three = (program.add(name, operation="COMPUTE", queue=queue)
+                           for queue, name in enumerate(("one", "two", "three")))
+        program.wait(one, two)
+        program.wait(two, three)
+        program.wait(three, one, lag=1)
+        program.compile()
+        program.wait(three, one)
+        with pytest.raises(ProgramError, match=r"^Commands must not wait for each other in a circle, not one for two "
+                                               r"for three for one$"):
+            program.compile()
+
+    def test_made_by_hand(self):
+        """A wait that nothing asks for stays, and replaces one that asks for less."""
+        program, backward, update = pair()
+        other = program.add("masks", operation="MASK", queue=Queue.COMPUTE)
+        program.wait(update, other)
+        program.wait(other, backward)
+        assert (1, 0, Wait(2, 0)) in list(program.compile().waits())
+
+
+@pytest.mark.parametrize("seed", CASES)
+class TestRandom:
+    def test_no_conflict_at_the_same_time(self, seed):
+        """With random durations nothing overlaps that conflicts, in any pass, and everything ends."""
+        generator = np.random.default_rng((seed, 1))
+        for _ in range(COUNT):
+            compiled = random_program(generator).compile()
+            length = {key: int(generator.integers(0, 200)) for key in
+                      itertools.product(range(PASSES), range(3), range(12))}
+            spans = timeline(timed(compiled), passes=PASSES, gap=0, delay=0,
+                             duration=lambda node, *key, length=length: length[key])
+            assert late(compiled, spans) == [], f"seed {seed}"
+
+    def test_every_wait_is_needed(self, seed):
+        """Without any one of them there is a race, and the checker's example is a real one: the second command
+        starts too early when the first takes long."""
+        generator = np.random.default_rng((seed, 2))
+        removed = 0
+        for _ in range(COUNT):
+            compiled = random_program(generator).compile()
+            for place, queue, _ in compiled.waits():
+                mutant = compiled.replace(place, queue)
+                with pytest.raises(RaceError) as caught:
+                    mutant.check()
+                removed += 1
+                first = caught.value.first
+                where = next((q, n) for q, commands in enumerate(compiled.queues) for n, one in enumerate(commands)
+                             if one.task is first)
+                spans = timeline(timed(mutant), passes=PASSES, gap=0, delay=0,
+                                 duration=lambda node, number, q, n, where=where: 1000 if (q, n) == where else 1)
+                assert any(one[::2] == (first.name, caught.value.second.name) for one in late(mutant, spans)), \
+                    f"seed {seed}"
+        assert removed > COUNT
+
+    def test_every_circle_is_refused(self, seed):
+        """A wait that closes a circle is refused, whatever else there is."""
+        generator = np.random.default_rng((seed, 3))
+        refused = 0
+        for _ in range(COUNT):
+            program = random_program(generator)
+            compiled = program.compile()
+            for place, queue, wait in compiled.waits():
+                if wait.lag:
+                    continue
+                awaited = compiled.queues[queue][wait.after - 1].task
+                number = [one.task.place for one in compiled.queues[program.tasks[place].queue]].index(place)
+                mutant = compiled.replace(awaited.place, program.tasks[place].queue, Wait(number + 1, 0))
+                with pytest.raises(ProgramError, match="in a circle"):
+                    mutant.check()
+                with pytest.raises(ValueError, match="wait for ever"):
+                    timeline(timed(mutant), passes=2)
+                refused += 1
+        assert refused > COUNT // 2
+
+
+class TestCompiled:
+    def test_fields(self):
+        program = Program(queues=3)
+        region = Region("g", 0, 32)
+        program.add("a", operation="COMPUTE", queue=0, writes=[region], fields={"length": 32})
+        program.add("b", operation="ALL_REDUCE", queue=2, reads=[region], fields={"state_base": (0, 32), "length": 5})
+        compiled = program.compile()
+        assert compiled.queues[0][0].fields(1) == {"length": 32, "after_0": 0, "lag_0": 0, "after_1": 1, "lag_1": 1}
+        assert compiled.queues[2][0].fields(0) == {"length": 5, "state_base": 0, "after_0": 1, "lag_0": 0,
+                                                   "after_1": 0, "lag_1": 0}
+        assert compiled.queues[2][0].fields(1)["state_base"] == 32
+
+    def test_passes(self):
+        """A queue that others wait for, and that waits for none of them, may run ahead of 15 bits."""
+        assert pair()[0].compile().most_passes is None
+        loose = Program()
+        first = loose.add("a", operation="COMPUTE", queue=0)
+        loose.add("b", operation="COMPUTE", queue=0)
+        loose.wait(loose.add("c", operation="ALL_REDUCE", queue=1, collective=True), first)
+        assert loose.compile().most_passes == 32767 // 2
+        assert Program().compile().most_passes is None
+
+    def test_commands(self):
+        program = Program()
+        region = Region("g", 0, 64)
+        program.add("mask", operation="MASK", queue=0, writes=[region], fields={"length": 64})
+        program.add("sum", operation="REDUCE_SCATTER", queue=1, collective=True, reads=[region],
+                    fields={"length": 64, "state_base": (0, 32, 32)})
+        program.add("update", operation="FUSED_UPDATE", queue=1, fields={"size": 1, "rank": 0, "stride": 3})
+        compiled = program.compile()
+        assert compiled.collectives == 2
+        mask, = compiled.commands(1, 3, epoch=7, model=5)[0]
+        reduction, update = compiled.commands(1, 3, epoch=7, model=5)[1]
+        assert mask == Command(operation=Operation.MASK, rank=1, size=3, epoch=7, model=5, length=64, after_0=1,
+                               lag_0=1)
+        assert reduction == Command(operation=Operation.REDUCE_SCATTER, rank=1, size=3, epoch=7, model=5, length=64,
+                                    state_base=32, tag=1, after_0=1)
+        assert update == Command(operation=Operation.FUSED_UPDATE, size=1, epoch=7, model=5, collective=1, tag=2,
+                                 stride=3)
+        assert all(command.words().size == 16 for command in (mask, reduction, update))
+        program.add("other", operation="DANCE", queue=0)
+        with pytest.raises(ProgramError, match=r"^Operation of other must be one of a node, not 'DANCE'$"):
+            program.compile().commands(0, 3)
+
+
+def test_names_and_room():
+    program = Program(depth=2)
+    for name in ("a", "b"):
+        program.add(name, operation="COMPUTE", queue=0)
+    with pytest.raises(ProgramError, match=r"^Queue 0 must have at most 2 commands, and c is one more: take nodes "
+                                           r"with a larger program memory$"):
+        program.add("c", operation="COMPUTE", queue=0)
+    with pytest.raises(ProgramError, match=r"^Queue of c must be one of 2, not 2$"):
+        program.add("c", operation="COMPUTE", queue=2)
+    with pytest.raises(ProgramError, match=r"^Names of commands must differ, not twice a$"):
+        program.add("a", operation="COMPUTE", queue=1)
+    with pytest.raises(ValueError, match=r"^Duration of c must be zero or more, not -1$"):
+        program.add("c", operation="COMPUTE", queue=1, duration=-1)
+    first, second = program.tasks
+    with pytest.raises(ProgramError, match=r"^a must not wait for b, which its queue starts after it$"):
+        program.wait(first, second)
+    with pytest.raises(ValueError, match=r"^Lag must be 0 to 3, not 4$"):
+        program.wait(first, second, lag=4)
+    stranger = Program().add("d", operation="COMPUTE", queue=0)
+    with pytest.raises(ProgramError, match=r"^Command must be one of this program, not d$"):
+        program.wait(first, stranger)
+    program.wait(second, first)
+    program.wait(first, second, lag=1)
+    assert list(program.compile().waits()) == []
+    assert isinstance(program.compile(), CompiledProgram)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"queues": 0}, "Queues must be 1 to 3, not 0"), ({"queues": 4}, "Queues must be 1 to 3, not 4"),
+    ({"depth": 0}, "Depth must be at least 1 and below 8,191, not 0"),
+    ({"depth": 8191}, "Depth must be at least 1 and below 8,191, not 8191")])
+def test_errors(options, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Program(**options)

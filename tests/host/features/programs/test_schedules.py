@@ -1,0 +1,303 @@
+import dataclasses
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from host.cycles.estimate import Collective, Costs
+from host.features.programs.program import CompiledProgram, ProgramError, Queue, RaceError
+from host.features.programs.schedules import Kind, Schedule, build, chunks, layers_of, search
+from sim.golden.features.programs.program import GAP, Timed, makespan, timeline
+
+DEEP = [64, *[32] * 9, 10]
+LENGTH = 10_880
+STAGED = 16_384
+SCHEDULES = [Schedule(Kind.NONE), Schedule(Kind.STRICT), Schedule(Kind.LAYERS),
+             *(Schedule(Kind.CHUNKS, size) for size in range(1, 11))]
+
+
+def program(schedule, widths=DEEP, *, nodes=4, costs=None, **options):
+    return build(schedule, layers_of(widths), nodes=nodes, costs=costs or Costs(examples=8), staged=STAGED, **options)
+
+
+def stale(layers):
+    return program(Schedule(Kind.DELAYED, layers), distance=LENGTH)
+
+
+def steady(compiled):
+    """Cycles from pass to pass, once the first ones are over."""
+    ends = [max(span.end for span in spans_of(compiled, passes=6) if span.number == number) for number in (1, 5)]
+    return (ends[1] - ends[0]) / 4
+
+
+def spans_of(compiled, *, nodes=4, passes=1):
+    return timeline(compiled.timed(), nodes=nodes, passes=passes)
+
+
+def chunk_search(most, measure):
+    """Sizes that were measured, and the outcome."""
+    measured = []
+
+    def counted(size):
+        measured.append(size)
+        return measure(size)
+
+    return measured, search(most, counted)
+
+
+class TestLayers:
+    def test_deep(self):
+        layers = layers_of(DEEP)
+        assert [layer.length for layer in layers] == [2080, *[1056] * 8, 352]
+        assert sum(layer.length for layer in layers) == 10_880
+        assert all(after.base == before.base + before.length for before, after in itertools.pairwise(layers))
+
+    def test_multiplications(self):
+        first, second = layers_of([64, 64, 10])
+        assert [first.multiplications(backward=flag) for flag in (False, True)] == [4096, 4096]
+        assert [second.multiplications(backward=flag) for flag in (False, True)] == [640, 1280]
+        assert second.base + second.length == 4832
+
+    def test_too_few(self):
+        with pytest.raises(ValueError, match=re.escape("Widths must be two or more, not [64]")):
+            layers_of([64])
+
+    @pytest.mark.parametrize(("size", "numbers"), [
+        (1, [[10], [9], [8], [7], [6], [5], [4], [3], [2], [1]]), (2, [[10], [9, 8], [7, 6], [5, 4], [3, 2], [1]]),
+        (4, [[10], [9, 8, 7, 6], [5, 4, 3, 2], [1]]), (9, [[10], [9, 8, 7, 6, 5, 4, 3, 2, 1]])])
+    def test_chunks(self, size, numbers):
+        assert [[layer.number for layer in part] for part in chunks(layers_of(DEEP), size)] == numbers
+
+
+class TestNames:
+    @pytest.mark.parametrize("text", ["none", "strict", "layers", "chunks:3", "delayed:0", "delayed:2", "search"])
+    def test_round_trip(self, text):
+        assert str(Schedule.parse(text)) == text
+
+    @pytest.mark.parametrize("text", ["", "chunk:2", "chunks", "chunks:", "chunks:0", "chunks:x", "layers:2", "stale",
+                                      "stale:-1"])
+    def test_refused(self, text):
+        with pytest.raises(ValueError, match=re.escape(
+                f"Overlap must be one of none, strict, layers, chunks:n, delayed:n, search with n of at least 1, or "
+                f"0 "
+                f"of delayed, not {text!r}")):
+            Schedule.parse(text)
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match=r"^Layers of chunks must be at least 1, not 0$"):
+            Schedule(Kind.CHUNKS, 0)
+        with pytest.raises(ValueError, match=r"^Layers of delayed must be at least 0, not -1$"):
+            Schedule(Kind.DELAYED, -1)
+        with pytest.raises(ValueError, match=r"^Layers one update behind must be at most all 10, not 11$"):
+            program(Schedule(Kind.DELAYED, 11), distance=LENGTH)
+        with pytest.raises(ValueError, match=r"^Copies of weights must lie at least 3,136 elements apart, not 3104$"):
+            program(Schedule(Kind.DELAYED, 2), distance=3104)
+        with pytest.raises(ValueError, match=r"^Schedule of a program must be one, not search: measure several and "
+                                             r"choose$"):
+            program(Schedule(Kind.SEARCH))
+        with pytest.raises(ValueError, match=r"^Node count must be at least 1, not 0$"):
+            program(Schedule(Kind.NONE), nodes=0)
+        with pytest.raises(ValueError, match=r"^Staged gradients must lie behind all 18,432 elements, not at 16384$"):
+            program(Schedule(Kind.NONE), [512, 32, 32, 29])
+        with pytest.raises(ValueError, match=r"^Schedule with state as bfloat16 must be none or strict, not "
+                                             r"chunks:2: state of a part may begin inside a word$"):
+            Schedule(Kind.CHUNKS, 2).check_state(packed=True)
+        Schedule(Kind.STRICT).check_state(packed=True)
+        Schedule(Kind.CHUNKS, 2).check_state(packed=False)
+        with pytest.raises(ProgramError, match=r"^Queue 0 must have at most 8 commands, and forward 9 is one more"):
+            program(Schedule(Kind.NONE), depth=8)
+
+
+class TestPrograms:
+    @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+    @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8])
+    def test_compute(self, schedule, nodes):
+        """Forward from the first layer to the last, backward the other way; every element is updated once."""
+        compiled = program(schedule, nodes=nodes)
+        assert [one.task.name for one in compiled.queues[Queue.COMPUTE]] == [
+            *(f"forward {number}" for number in range(1, 11)), *(f"backward {number}" for number in range(10, 0, -1))]
+        updated = np.zeros(10_880, dtype=int)
+        for one in compiled.queues[Queue.COMMUNICATE]:
+            if one.task.operation != "FUSED_UPDATE":
+                continue
+            fields = [one.fields(rank) for rank in range(nodes)]
+            for mine in fields[:1] if one.task.collective else fields:
+                stride = mine.get("stride", 1)
+                for group in range(-(-mine["length"] // 32)):
+                    start = mine["weight_base"] + 32 * stride * group
+                    updated[start:start + 32] += 1
+        assert (updated == 1).all()
+        assert compiled.most_passes is None
+        assert makespan(spans_of(compiled, nodes=nodes)) >= max(
+            sum(one.task.duration for one in queue) for queue in compiled.queues)
+
+    def test_durations(self):
+        """At 8 examples and 16 multiply-adds a cycle."""
+        durations = {one.task.name: one.task.duration for one in program(SCHEDULES[0]).queues[0]}
+        assert [durations[name] for name in ("forward 1", "forward 2", "forward 10")] == [1024, 512, 160]
+        assert [durations[name] for name in ("backward 10", "backward 2", "backward 1")] == [320, 1024, 1024]
+        assert sum(durations.values()) == 14_816
+
+    def test_waits(self):
+        """Each layer's update waits for its backward command, and the next pass for the update of its first layer."""
+        compiled = program(Schedule(Kind.LAYERS))
+        waits = {one.task.name: one.waits[0] for queue in compiled.queues for one in queue if one.waits[0].after}
+        assert waits == {"forward 1": (11, 1), **{f"update {number}": (21 - number, 0) for number in range(1, 11)}}
+
+    def test_stale_waits(self):
+        """A layer's forward waits for its update of the pass before, or, with two copies, of the one before that;
+        each backward waits until the gradients of the pass before are summed."""
+        compiled = stale(2)
+        waits = {one.task.name: one.waits[0] for queue in compiled.queues for one in queue if one.waits[0].after}
+        # Update 3 of the pass before is the ninth command behind the latch; backward 10 needs nothing else.
+        assert waits["forward 3"] == (9, 1)
+        assert "forward 1" not in waits
+        assert "forward 2" not in waits
+        assert (waits["backward 2"], waits["backward 1"]) == ((10, 1), (11, 1))
+        assert {name: wait for name, wait in waits.items() if name.startswith("update")} == {
+            f"update {number}": (21 - number, 0) for number in range(1, 11)}
+        # With all layers, forward 1 would begin before update 1 of two passes before, were it not for the sums.
+        assert [one.waits[0] for one in stale(10).queues[0] if one.waits[0].after] == [
+            (12 - number, 1) for number in range(10, 0, -1)]
+
+    def test_stale_fields(self):
+        """Commands of a layer name its region; those of the first two alternate."""
+        tasks = {task.name: task.fields for task in stale(2).tasks}
+        for number in range(1, 11):
+            for name in ("forward", "backward", "update"):
+                fields = tasks[f"{name} {number}"]
+                behind = int(number <= 2)
+                assert (fields["region"], fields["alternate"], fields["apart"]) == (number, behind, behind)
+        assert all("region" not in task.fields for task in program(Schedule(Kind.LAYERS)).tasks)
+
+    def test_one_copy_too_few(self):
+        """Forward of a stale layer on the copy that an update of the pass before writes is a race."""
+        compiled = stale(2)
+        tasks = [dataclasses.replace(task, reads=tuple(dataclasses.replace(region, alternate=0)
+                                                       for region in task.reads),
+                                     writes=tuple(dataclasses.replace(region, alternate=0) for region in task.writes))
+                 for task in compiled.tasks]
+        waits = [{queue: wait for place, queue, wait in compiled.waits() if place == task.place} for task in tasks]
+        with pytest.raises(RaceError, match=r"^forward \d may start before update \d of the pass before has ended"):
+            CompiledProgram(tuple(tasks), 2, waits).check()
+
+    def test_turns_and_state(self):
+        """A command begins where its first group belongs, and a node's state behind that of the groups before."""
+        compiled = program(Schedule(Kind.CHUNKS, 3), nodes=3)
+        for one in compiled.queues[Queue.COMMUNICATE][1:]:
+            first = one.fields(0)["gradient_base"] // 32
+            for rank in range(3):
+                fields = one.fields(rank)
+                assert fields["turn"] == first % 3
+                assert fields["state_base"] == 32 * sum(group % 3 == (rank + 1) % 3 for group in range(first))
+
+    def test_own_blocks(self):
+        """A node without a block of its own still has a command, which updates nothing."""
+        compiled = program(Schedule(Kind.STRICT), [3, 2], nodes=3)
+        update = next(one for one in compiled.queues[Queue.COMMUNICATE] if one.task.name == "update")
+        assert [update.fields(rank)["length"] for rank in range(3)] == [0, 0, 32]
+        assert [update.fields(rank)["gradient_base"] for rank in range(3)] == [0, 0, 0]
+
+
+class TestTime:
+    def test_strict(self):
+        """The sum of a layer begins before the layer before it is through, up to a gap before that one starts; and
+        nothing is updated before the last sum."""
+        spans = {span.name: span for span in spans_of(program(Schedule(Kind.STRICT), nodes=4)) if span.node == 2}
+        for number in range(2, 11):
+            before = spans[f"backward {number - 1}"]
+            assert before.start - GAP <= spans[f"sum {number}"].start < before.end
+        assert spans["update"].start > max(spans[f"sum {number}"].end for number in range(1, 11))
+        assert spans["update"].end < spans["gather"].start
+
+    def test_overlap(self):
+        """Golden time of the deep network at 8 examples for each of four nodes, as a part of the serial time."""
+        cycles = {str(schedule): makespan(spans_of(program(schedule))) for schedule in SCHEDULES}
+        assert cycles["strict"] <= 0.91 * cycles["none"]
+        assert cycles["layers"] <= 0.84 * cycles["none"]
+        assert min(cycles.values()) <= 0.80 * cycles["none"]
+        assert cycles["chunks:1"] == cycles["layers"]
+
+    def test_steady(self):
+        """A pass begins when the first layer has its new weights: so all take the same time."""
+        compiled = program(Schedule(Kind.LAYERS))
+        first, third = (makespan(spans_of(compiled, passes=passes)) for passes in (1, 3))
+        assert 3 * first <= third <= 3 * (first + 16)
+
+
+    def test_stale(self):
+        """With each layer more the step is shorter, until the ring alone takes as long: the table of the docs."""
+        found = [steady(stale(layers)) for layers in range(11)]
+        assert found[0] == steady(program(Schedule(Kind.LAYERS)))
+        assert all(after <= before for before, after in itertools.pairwise(found))
+        compute, communicate = (sum(one.task.duration for one in queue) for queue in stale(2).queues)
+        bound = max(compute, communicate + GAP * len(stale(2).queues[Queue.COMMUNICATE]))
+        assert max(found[2:]) <= 1.05 * bound
+        assert found[2] <= 0.66 * steady(program(Schedule(Kind.NONE)))
+
+
+class TestSearch:
+    @pytest.mark.parametrize(("cycles", "tried", "chosen", "claimed"), [
+        ({1: 1012, 2: 992, 4: 1048, 8: 1298}, [1, 2, 4], 2, 2), ({1: 5, 2: 5}, [1, 2], 1, None),
+        ({1: 9, 2: 8, 4: 7, 8: 6, 16: 5}, [1, 2, 4, 8, 16], 16, 2), ({1: 9, 2: 9, 4: 1}, [1, 2], 1, None)])
+    def test_stops(self, cycles, tried, chosen, claimed):
+        measured, outcome = chunk_search(9, cycles.__getitem__)
+        assert measured == tried
+        assert outcome.trials == [(size, cycles[size]) for size in tried]
+        assert (outcome.size, outcome.claimed) == (chosen, claimed)
+
+    def test_known_answer(self):
+        """Eight layers of 100 cycles and 64 elements; a transfer costs 50 cycles, and one for each element."""
+        def measure(size):
+            sizes = [len(part) for part in chunks(layers_of([1] * 9), size)]
+            return makespan(timeline([
+                [Timed(f"C{n}", 100, waits=((0, 0),)) for n in range(8)],
+                [Timed(f"X{n}", 50 + 64 * count, waits=((end, 0),))
+                 for n, (count, end) in enumerate(zip(sizes, itertools.accumulate(sizes), strict=True))]],
+                gap=0, delay=0))
+
+        assert [measure(size) for size in (1, 2, 4, 8)] == [1012, 992, 1048, 1298]
+        measured, outcome = chunk_search(7, measure)
+        assert measured == [1, 2, 4]
+        assert outcome.size == 2
+
+    def test_log(self):
+        _, outcome = chunk_search(7, {1: 1012, 2: 992, 4: 1048}.__getitem__)
+        assert outcome.lines() == ["chunks:1  1,012 cycles", "chunks:2  992 cycles", "chunks:4  1,048 cycles",
+                                   "chosen: chunks:2 (the first that is shorter than the one before: chunks:2)"]
+        assert chunk_search(1, lambda size: 7)[1].lines()[-1] == (
+            "chosen: chunks:1 (the first that is shorter than the one before: none)")
+
+    def test_on_the_golden_time(self):
+        measured, outcome = chunk_search(9, lambda size: makespan(spans_of(program(Schedule(Kind.CHUNKS, size)))))
+        assert measured == [1, 2, 4]
+        assert outcome.size == 2
+
+    def test_nothing_to_choose(self):
+        with pytest.raises(ValueError, match=r"^Layers to choose chunks from must be at least 1, not 0$"):
+            search(0, lambda size: 0)
+
+
+class TestCosts:
+    @pytest.mark.parametrize(("kind", "length", "nodes", "cycles"), [
+        (Collective.FUSED_UPDATE, 16_384, 4, 25_488), (Collective.FUSED_UPDATE, 32, 8, 949),
+        (Collective.REDUCE_SCATTER, 1056, 3, 884), (Collective.FUSED_UPDATE, 1024, 1, 1231),
+        (Collective.ALL_GATHER, 5000, 1, 0), (Collective.FUSED_UPDATE, 0, 4, 0),
+        (Collective.FUSED_UPDATE, 32_768, 4, 25_488 + 25_344), (Collective.ALL_GATHER, 64, 6, 229)])
+    def test_collectives(self, kind, length, nodes, cycles):
+        """In the table, between two lengths or sizes, and beyond its end."""
+        assert Costs(examples=1).collective(kind, length, nodes=nodes) == cycles
+
+    def test_compute(self):
+        assert Costs(examples=8).compute(2048) == 1024
+        assert Costs(examples=5, macs=7).compute(3) == 3
+        assert Costs(examples=0).compute(3) == 0
+
+    @pytest.mark.parametrize(("options", "message"), [
+        ({"examples": -1}, "Examples must be at least 0, not -1"),
+        ({"examples": 1, "macs": 0}, "MACs must be at least 1, not 0"),
+        ({"examples": 1, "latch": -1}, "Latch must be at least 0, not -1")])
+    def test_errors(self, options, message):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            Costs(**options)

@@ -1,0 +1,247 @@
+# amaranth: UnusedElaboratable=no
+"""Stale schedules on simulated rings: passes that overlap, with weights that are an update behind in some layers."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventStatus
+from host.cycles.estimate import Costs
+from host.driver.diagnosis import RingError
+from host.driver.memory import Buffer
+from host.driver.optimizer_settings import Settings
+from host.driver.ring import Ring
+from host.features.codebook.codebooks import codebook
+from host.features.compute.engine import Computer
+from host.features.compute.instructions import Array
+from host.features.compute.lists import compile_lists
+from host.features.programs.schedules import Computed, Copies, Kind, Schedule, build, layers_of
+from host.features.quorum.feeding import run_passes
+from host.training.optimizers import SGD
+from sim.golden import ring as golden_ring
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+from sim.golden.features.compute.compute import Engine
+from sim.golden.features.programs.program import GAP
+from sim.golden.features.programs.program_nodes import Nodes
+from tests.host import rings
+
+CONFIG = rings.CONFIGS["wide"]
+LAYERS = layers_of([12, *[6] * 9, 5])
+LENGTH = LAYERS[-1].base + LAYERS[-1].length
+MOMENTUM = SGD(learning_rate=0.125, momentum=0.9)
+#: So few multiply-adds per cycle that computing takes longer than the ring.
+COSTS = Costs(examples=4, macs=1)
+PASSES = 4  # of a run: the trace holds no more
+
+
+class Steps:
+    """Gradients and settings of each step, nodes that are given them, and a golden model of these nodes.
+
+    Parameters
+    ----------
+    ring : Ring
+    behind : int
+        Layers whose weights are one update behind.
+    seed : int
+    """
+
+    def __init__(self, ring: Ring, behind: int, seed: int):
+        self.ring, self.behind = ring, behind
+        self.generator = np.random.default_rng(seed)
+        weights = rings.random(self.generator, LENGTH)
+        self.program = build(Schedule(Kind.DELAYED, behind), LAYERS, nodes=ring.nodes, costs=COSTS, staged=LENGTH,
+                             distance=LENGTH)
+        self.tags = {task.name: task.place for task in self.program.tasks}
+        self.golden = Nodes(
+            ring.nodes, gradient_words=2 * LENGTH, weights=golden_ring.bits(weights), planes=1,
+            segment=CONFIG.segment, weight_codec=WEIGHT_CODECS[CONFIG.weights.codec],
+            gradient_codec=GRADIENT_CODECS[CONFIG.gradients])
+        self.golden.weights, self.golden.weight_stride = np.tile(self.golden.weights, 2), LENGTH
+        ring.collectives.distribute(weights)
+        ring.memory.clear_state(LENGTH)
+        decoded = ring.memory.read_weights(LENGTH)
+        ring.memory.write_weights_of(list(decoded), Buffer("weights", LENGTH, LENGTH))
+        ring.settings.set_weight_stride(LENGTH)
+        ring.programs.load([self.program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+        self.number = 0
+
+    def run(self, passes, *, late=lambda: None):
+        """Passes in one run, and the same by the golden model, one after the other."""
+        given = []
+        for number in range(passes):
+            gradients = rings.random(self.generator, (self.ring.nodes, LENGTH), density=0.7)
+            settings = Settings(**dataclasses.asdict(MOMENTUM.settings(
+                self.number + number + 1, gradient_scale=0.25, learning_rate=0.25 / (self.number + number + 1))))
+            given.append((list(gradients), settings))
+        staged = Buffer("gradients", LENGTH, LENGTH)
+
+        def give(number):
+            late()
+            self.ring.memory.write_gradients(given[number][0], staged)
+
+        found = run_passes(self.ring, self.program, [settings for _, settings in given], first=self.number,
+                           after="backward 1", give=give)
+        placed = self.program.placed(self.ring.nodes)
+        for number, (gradients, settings) in enumerate(given, self.number):
+            self.golden.settings = golden_ring.settings(**{
+                name: value for name, value in dataclasses.asdict(settings).items() if name != "packed_state"})
+            self.golden.stage(golden_ring.bits(np.stack(gradients)), LENGTH)
+            self.golden.run(placed, seed=number, parity=number % 2)
+        self.number += passes
+        return found
+
+    def compare(self):
+        for base in (0, LENGTH) if self.behind else (0,):
+            found = self.ring.memory.read_weights(Buffer("weights", base, LENGTH)).view(np.uint32)
+            assert (found == self.golden.weights[:, base:base + LENGTH]).all(), base
+        own = self.golden.owned(0, LENGTH, 0)
+        masters, state = (np.empty(LENGTH, np.uint32) for _ in range(2))
+        for rank, index in enumerate(own):
+            masters[index] = self.golden.masters[rank, :len(index)]
+            state[index] = self.golden.state[0][rank, :len(index)]
+        assert (self.ring.memory.read_master(LENGTH).view(np.uint32) == masters).all()
+        assert (self.ring.memory.read_state(LENGTH).view(np.uint32) == state).all()
+
+
+def cycles(found):
+    """Cycles of a pass, from the end of the second to that of the last, and the bound: the longer one of both queues
+    with their gaps, on the node where they are most."""
+    last = 3 * len(LAYERS)  # update 1, behind the latch
+    passes = max(ends[-1] - ends[1] for ends in (
+        [record.time for record in trace if record.end and record.tag == last] for trace in found.traces))
+    queues = [max(sum((1 if record.end else -1) * record.time for record in trace if record.queue == queue)
+                  for trace in found.traces) / PASSES + GAP * count
+              for queue, count in enumerate((2 * len(LAYERS), len(LAYERS) + 1))]
+    return passes / (PASSES - 2), max(queues)
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_same_bits_and_versions(nodes):
+    """Two runs of several passes each, with every number of layers behind: memories are those of the golden model,
+    passes overlap, and the trace shows which weights each command computes with."""
+    steps = []
+    with rings.open_nodes(nodes, config=CONFIG, host_port=False) as (ring, _):
+        for behind in (0, 1, 3, 10):
+            bench = Steps(ring, behind, seed=100 * nodes + behind)
+            for first in (0, PASSES):
+                found = bench.run(PASSES)
+                bench.compare()
+                for layer in LAYERS:
+                    lag = int(layer.number <= behind)
+                    for name in ("forward", "backward"):
+                        tag = bench.tags[f"{name} {layer.number}"]
+                        for trace in found.traces:
+                            assert [record.version for record in trace if (record.tag, record.end) == (tag, False)] \
+                                == [max(0, number - lag) for number in range(first, first + PASSES)]
+            steps.append(cycles(found))
+    # Traces of rings with other zeros in their gradients differ a little.
+    assert all(after <= before + 40 for (before, _), (after, _) in itertools.pairwise(steps)), steps
+    assert steps[-1][0] < 0.95 * steps[0][0], steps
+    assert all(step <= 1.05 * bound for step, bound in steps[2:]), steps
+
+
+def test_a_host_that_is_late():
+    """A host that gives gradients and settings late makes nodes wait, and changes no bit."""
+    with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, simulation):
+        generator = np.random.default_rng(5)
+        bench = Steps(ring, 3, seed=7)
+        bench.run(PASSES, late=lambda: simulation.run(int(generator.integers(1, 3000))))
+        bench.compare()
+
+
+def test_a_wrong_number_is_refused():
+    """A run whose first pass has another number than the nodes have counted ends before anything is computed, and
+    the nodes go on with the right one."""
+    with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, _):
+        bench = Steps(ring, 3, seed=8)
+        bench.run(2)
+        bench.number = 3
+        with pytest.raises(RingError, match=r"its region of weights has had 2 updates, and its pass must find 3; "
+                                            r"check its waits, or the number of the run's first pass") as refused:
+            bench.run(2)
+        assert {event.status for event in refused.value.events if event} >= {EventStatus.STALE}
+        bench.compare()
+        ring.recover()
+        bench.number = 2
+        bench.run(2)
+        bench.compare()
+
+
+class Engines:
+    """Nodes that compute, with lists, inputs and labels of even and odd passes apart, and golden nodes."""
+
+    NODES, EXAMPLES, DISTANCE = 2, 4, 512
+    CONFIG = rings.CONFIGS["centroid"]
+    LAYERS = layers_of([8, 8, 4])
+    LENGTH = LAYERS[-1].base + LAYERS[-1].length
+
+    def __init__(self, ring, behind, weights):
+        config, self.ring = self.CONFIG, ring
+        self.lists = compile_lists(
+            self.LAYERS, array=Array(rows=config.compute.rows, lanes=config.lanes, operands=config.compute.operands),
+            examples=self.EXAMPLES, words=config.compute.activations,
+            copies=Copies(layers=behind, distance=self.DISTANCE))
+        self.program = build(
+            Schedule(Kind.DELAYED, behind), self.LAYERS, nodes=self.NODES, costs=Costs(examples=self.EXAMPLES),
+            computed=Computed(self.lists.commands, [self.EXAMPLES] * self.NODES), distance=self.DISTANCE,
+            depth=config.programs.depth)
+        self.computer = Computer(ring, self.lists, self.LENGTH)
+        centroids = codebook(config.weights.codec, weights)
+        self.golden = golden = Nodes(
+            self.NODES, gradient_words=self.LENGTH, weights=golden_ring.bits(weights), planes=1,
+            weight_codec=WEIGHT_CODECS[config.weights.codec].bind(centroids),
+            gradient_codec=GRADIENT_CODECS[config.gradients], segment=config.segment,
+            engine=Engine(rows=config.compute.rows, lanes=config.lanes, operands=config.compute.operands),
+            activation_words=config.compute.activations)
+        between = np.zeros((self.NODES, self.DISTANCE - self.LENGTH), np.uint32)
+        golden.weights = np.hstack([golden.weights, between, golden.weights])
+        golden.weight_stride = self.DISTANCE
+        ring.memory.write_codebook(centroids)
+        ring.collectives.distribute(weights)
+        ring.memory.clear_state(self.LENGTH)
+        ring.memory.write_weights_of(list(ring.memory.read_weights(self.LENGTH)),
+                                     Buffer("weights", self.DISTANCE, self.LENGTH))
+        ring.settings.set_weight_stride(self.DISTANCE)
+        self.computer.prepare()
+        for odd, words in enumerate((self.lists.words, self.lists.odd)):
+            base = self.lists.places.lists + odd * self.DISTANCE
+            golden.activations[:, base:base + len(words)] = words
+        ring.programs.load([self.program.commands(rank, self.NODES) for rank in range(self.NODES)])
+
+    def run(self, first, given):
+        """Passes in one run, and the same on golden nodes, one after the other."""
+        settings = [Settings(**dataclasses.asdict(MOMENTUM.settings(first + number + 1, gradient_scale=0.25)))
+                    for number in range(len(given))]
+        run_passes(self.ring, self.program, settings, first=first, after="forward 1",
+                   give=lambda number: self.computer.give(given[number], odd=(first + number) % 2))
+        places, golden = self.lists.places, self.golden
+        for number, (shares, scalars) in enumerate(zip(given, settings, strict=True), first):
+            for rank, (x, labels) in enumerate(shares):
+                further = golden.activations[rank][number % 2 * self.DISTANCE:]
+                further[places.outputs[0]:][:x.size] = x.view(np.uint32).ravel()
+                further[places.labels:][:len(labels)] = labels
+            golden.settings = golden_ring.settings(**{
+                name: value for name, value in dataclasses.asdict(scalars).items() if name != "packed_state"})
+            golden.run(self.program.placed(self.NODES), seed=number, parity=number % 2)
+
+
+def test_passes_of_an_engine():
+    """Losses and weights of nodes that compute, after two runs of three passes each, with 0, 1 and all layers behind,
+    are those of the golden nodes."""
+    generator = np.random.default_rng(3)
+    weights = rings.random(generator, Engines.LENGTH)
+    with rings.open_nodes(Engines.NODES, config=Engines.CONFIG, host_port=False, timeout=20_000) as (ring, _):
+        for behind in (0, 1, 2):
+            bench = Engines(ring, behind, weights)
+            for first in (0, 3):
+                bench.run(first, [[(generator.standard_normal((Engines.EXAMPLES, 8)).astype(np.float32),
+                                    generator.integers(0, 4, Engines.EXAMPLES)) for _ in range(Engines.NODES)]
+                                  for _ in range(3)])
+                for base in (0, Engines.DISTANCE) if behind else (0,):
+                    found = ring.memory.read_weights(Buffer("weights", base, Engines.LENGTH)).view(np.uint32)
+                    expected = bench.golden.weights[:, base:base + Engines.LENGTH]
+                    assert (found == expected).all(), (behind, first, base)
+                loss = bench.golden.activations[:, bench.lists.places.loss].view(np.float32)
+                assert bench.computer.losses() == loss.tolist()

@@ -1,0 +1,66 @@
+import itertools
+import json
+
+import pytest
+
+from host.cycles.estimate import Costs
+from host.features.programs.schedules import Schedule, build, layers_of
+from host.features.programs.timeline import busy, draw, trace, write_trace
+from sim.golden.features.programs.program import Span, timeline
+
+
+@pytest.fixture(scope="module")
+def spans():
+    program = build(Schedule.parse("strict"), layers_of([64, 32, 32, 10]), nodes=3, costs=Costs(examples=8),
+                    staged=4096)
+    return timeline(program.timed(), nodes=3, passes=2)
+
+
+def test_trace(spans, tmp_path):
+    """Each span is in the trace once, in the row of its node and queue; nothing in a row overlaps."""
+    write_trace(spans, tmp_path / "timeline.json")
+    content = json.loads((tmp_path / "timeline.json").read_text())
+    assert content == trace(spans)
+    assert content["otherData"] == {"unit": "cycles, as microseconds", "compute": "modelled"}
+    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in content["traceEvents"]
+             if event["name"] == "thread_name"}
+    assert names == {(node, queue): ("compute", "communicate")[queue] for node in range(3) for queue in range(2)}
+    events = [event for event in content["traceEvents"] if event["ph"] == "X"]
+    assert [(event["pid"], event["tid"], event["name"], event["ts"], event["ts"] + event["dur"],
+             event["args"]["pass"]) for event in events] == [
+        (span.node, span.queue, span.name, span.start, span.end, span.number) for span in spans]
+    for row in names:
+        mine = sorted((event["ts"], event["dur"]) for event in events if (event["pid"], event["tid"]) == row)
+        assert all(start + length <= after for (start, length), (after, _) in itertools.pairwise(mine))
+
+
+def test_busy():
+    assert busy([Span(0, 1, "a", 0, 5), Span(0, 1, "b", 7, 9), Span(2, 0, "c", 1, 1)]) == {(0, 1): 7, (2, 0): 0}
+
+
+def test_picture(spans, tmp_path, monkeypatch):
+    """A bar for each span, where and as long as it ran; texts only where there is room."""
+    from matplotlib.axes import Axes
+
+    bars, texts = [], []
+
+    def bar(axes, ranges, place, **options):
+        bars.append((round(place[0] + place[1] / 2), *ranges[0]))
+        return original(axes, ranges, place, **options)
+
+    original, text = Axes.broken_barh, Axes.text
+    monkeypatch.setattr(Axes, "broken_barh", bar)
+    monkeypatch.setattr(Axes, "text", lambda *given, **options: texts.append(given[3]) or text(*given, **options))
+    draw(spans, tmp_path / "timeline.png", title="three nodes")
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+    assert bars == [(2 * span.node + span.queue, span.start, span.end - span.start) for span in spans]
+
+    texts.clear()
+    draw([Span(0, 0, "backward 3", 0, 900), Span(0, 1, "latch", 0, 2), Span(0, 1, "update 3", 900, 930)],
+         tmp_path / "timeline.png", title="one node")
+    assert texts == ["backward 3", "3"]
+
+
+def test_nothing_to_draw(tmp_path):
+    with pytest.raises(ValueError, match=r"^Spans must be at least one, not none$"):
+        draw([], tmp_path / "timeline.png", title="nothing")

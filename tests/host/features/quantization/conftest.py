@@ -1,0 +1,13 @@
+"""The report of all candidates, measured once for the tests of it."""
+
+import pytest
+
+from host.features.quantization import experiment as quantize
+from host.features.quantization.candidates import candidates
+from tests.host.features.quantization.networks import GoldenRing, trained
+
+
+@pytest.fixture(scope="session")
+def report():
+    data, layers = trained()
+    return quantize.collect(layers, data, GoldenRing(), candidates(2))

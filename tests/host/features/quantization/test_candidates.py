@@ -1,0 +1,35 @@
+import re
+
+import pytest
+
+from host.features.quantization.candidates import SchemeOptions, candidates
+from host.features.quantization.schemes import Extrema, Rounding, Scheme
+
+
+class TestCandidates:
+    def test_are_all_schemes_side_by_side(self):
+        found = candidates(3)
+        assert len(found) == len({(one.network, one.label, one.bits, one.scale, one.config.rounding)
+                                  for one in found}) == 2 * 2 * 5 * 2 + 2 * 4
+        assert {one.label for one in found} == {
+            "symmetric", "float-offset", "iaq-min", "iaq-max", "iaq-min, aligned"}
+        assert {one.config.bits for one in found} == {8, 4, (8, 8, 4)}
+        assert {one.unit for one in found} == {
+            "quantization.integer_offset", "quantization.integer_offset-bits=4",
+            "quantization.float_offset", "quantization.float_offset-bits=4"}
+
+    def test_by_name(self):
+        found = SchemeOptions(scheme="iaq-max", rounding="truncate", extrema="aligned", calibration="percentile",
+                              bits=4, per_output=True, percentile=99.0).config()
+        assert (found.scheme, found.rounding, found.extrema) == (Scheme.IAQ_MAX, Rounding.TRUNCATE, Extrema.ALIGNED)
+
+    @pytest.mark.parametrize(("changes", "message"), [
+        ({"scheme": "best"}, "Scheme must be one of symmetric, float-offset, iaq-min, iaq-max, not 'best'"),
+        ({"rounding": "up"}, "Rounding must be one of nearest, truncate, not 'up'"),
+        ({"extrema": "few"}, "Extrema must be one of weights, zero, aligned, not 'few'"),
+        ({"calibration": "max"}, "Calibration must be one of minmax, percentile, not 'max': did you mean minmax?"),
+        ({"bits": 6}, "Bits must be 4 or 8, not 6"),
+    ])
+    def test_errors(self, changes, message):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            SchemeOptions(**changes)

@@ -1,0 +1,24 @@
+import time
+
+from boards.units import UNITS
+from host.features.quantization import candidates as candidates_module
+from host.features.quantization.candidates import CellCount, candidates
+
+
+def test_units_are_synthesised_meanwhile():
+    assert {one.unit for one in candidates(2)} == set(candidates_module.UNITS) <= {
+        f"{unit}{option}" for unit in UNITS for option in ("", "-bits=4")}
+    cells = CellCount(["stream.skid_buffer", "stream.none"])
+    assert 30 < cells("stream.skid_buffer") < 50
+    assert cells("stream.none") is None
+    cells.close()
+
+
+def test_close():
+    """The synthesis of a unit ends with the rest, so that a command which is interrupted does not wait for it."""
+    cells = CellCount(["node"])
+    while cells._process is None:
+        time.sleep(0.01)
+    cells.close()
+    assert cells._process.wait(60) != 0
+    assert cells("node") is None

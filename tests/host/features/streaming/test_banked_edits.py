@@ -1,0 +1,218 @@
+"""Edits that reach simulated nodes while a set runs: what is in force where, refusals, and the replay of a log."""
+
+import dataclasses
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from host.driver.command import ProgramRun
+from host.driver.errors import OldEditError, ProgramNotLoadedError, WrongProgramError, WrongSetError
+from host.features.streaming.edits import Kind, RefusedError, Structure
+from host.features.streaming.lists import first_bases, next_bases
+from host.features.streaming.node_run import NodeRun, worker_of
+from host.features.streaming.run import RelayRun
+from host.models.digits import Dataset
+from host.training.optimizers import SGD
+from tests.host import rings
+from tests.host.features.streaming.sets import do
+
+RELAY = rings.MIXED["relay"]
+WIDTH, CLASSES, MICROBATCH = 8, 4, 4
+EDITS = 50
+
+open_relay = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, timeout=50_000)
+
+
+def examples():
+    generator = np.random.default_rng(7)
+    x = np.maximum(generator.standard_normal((160, WIDTH)), 0).astype(np.float32)
+    labels = (x @ generator.standard_normal((WIDTH, CLASSES))).argmax(axis=1)
+    return Dataset(x, labels, x, labels, CLASSES)
+
+
+def structure_of(widths=(WIDTH, WIDTH, CLASSES), count=1, **changes):
+    given = {"rate": 0.05, "microbatch": MICROBATCH, "worker": worker_of(RELAY[0]), **changes}
+    return Structure(tuple(widths), ("raw",) * (len(widths) - 1), count, **given)
+
+
+def optimizer():
+    return SGD(0.05, momentum=0.9)
+
+
+class Random:
+    """Assessor that changes anything, and asks for what is refused as well, until it has had enough."""
+
+    def __init__(self, seed):
+        self._generator = np.random.default_rng(seed)
+        self.run = None
+
+    def assess(self, report, following):
+        if len(self.run.log) >= EDITS:
+            return
+        for _ in range(self._generator.choice([0, 2, 3, 3, 4])):
+            structure = self.run._ring.banks[-1].following
+            kinds = [Kind.ADD, Kind.ADD, Kind.REMOVE, Kind.RATE, Kind.MICROBATCHES, Kind.RATE, Kind.FORMAT]
+            kind = kinds[self._generator.integers(len(kinds))]
+            layer = int(self._generator.integers(1, structure.layers + 1))
+            match kind:
+                case Kind.ADD if structure.layers < 3:
+                    yield layer, kind, int(structure.widths[layer - 1])
+                case Kind.REMOVE if structure.layers > 1:
+                    yield layer, kind, 0  # the last layer is refused
+                case Kind.MICROBATCHES:
+                    yield 0, kind, int(self._generator.choice([1, 1, 2, 1 << 13]))  # too many for a far memory
+                case Kind.RATE:
+                    yield 0, kind, float(self._generator.choice([0.02, 0.05, 0.1]))
+                case Kind.FORMAT:
+                    yield layer, kind, str(self._generator.choice(["mx9", "raw", "bf16", "bf16"]))  # none has bf16
+
+
+def run_of(ring, **options):
+    return NodeRun(ring, examples(), structure_of(), optimizer=optimizer(), **options)
+
+
+def in_force(run, nodes):
+    """Check that all nodes run the program that edits have led to by now, in the same bank."""
+    number = len(run.reports) - 1
+    latest = max((edit.number for edit in run.log if edit.set <= number), default=0)
+    for device in nodes.devices:
+        bank, sets = device.read_fields("PROGRAM_BANK"), device.read_fields("PROGRAM_SET")
+        assert sets["set"] == number
+        assert bank["edit"] == latest
+        assert sets["latest"] == len(run.log)
+        assert bank["pending"] == any(edit.set > number for edit in run.log)
+    return bank["bank"]
+
+
+def layers_of(run):
+    """Start and end of each LAYERS of the latest set on the first worker, by NODE_TIME."""
+    operations = {task.place: task.operation for task in run.outcome.program.tasks}
+    starts, spans = {}, []
+    for record in run.outcome.records:
+        if operations[record.tag] == "LAYERS":
+            if record.end:
+                spans.append((starts[record.tag], record.time))
+            starts[record.tag] = record.time
+    return spans
+
+
+def test_random_edits():
+    seed = 3
+    with open_relay() as (ring, simulation):
+        simulation.set_far_speed(latency=16, rate=4, node=ring.nodes - 1)
+        assessor = Random(seed)
+        run = assessor.run = run_of(ring, assessor=assessor, traced=True)
+        banks, inside = [], 0
+        while len(run.log) < EDITS or run.log[-1].set >= len(run.reports):
+            do(run)
+            assert run.compare(), f"seed {seed}, set {len(run.reports) - 1}"
+            banks.append(in_force(run, ring))
+            staged = [times for times in run.relay.edited if times[0] == len(run.reports)]
+            if staged:
+                spans = layers_of(run)
+                ((_, begun, ended),) = staged
+                assert spans[0][0] < begun < ended < spans[-1][1], f"seed {seed}, set {len(run.reports) - 1}"
+                inside += any(start < begun and ended < end for start, end in spans)
+        assert len(run.relay.edited) == sum(one != other for one, other in itertools.pairwise(banks)) >= 20
+        assert inside >= 10
+        assert len(run.refused) >= 10
+        assert {edit.kind for edit in run.log} == set(Kind)
+    golden = RelayRun(examples(), structure_of(), workers=2, optimizer=optimizer(), edits=run.log)
+    do(golden, len(run.reports))
+    assert golden.digest == run.digest
+    for sets, latency, threads in ((len(run.reports), 3, 1), (6, 40, 2)):
+        with open_relay(latency=latency, threads=threads) as (ring, simulation):
+            for rank in range(ring.nodes):
+                simulation.set_far_speed(latency=5 + 10 * rank, rate=1 + rank % 2, node=rank)
+            again = run_of(ring, edits=run.log)
+            do(again, sets)
+            assert again.compare()
+            assert [one.loss for one in again.reports] == [one.loss for one in run.reports[:sets]]
+            assert in_force(again, ring) == banks[sets - 1]
+        assert sets < len(run.reports) or again.digest == run.digest
+
+
+def test_a_node_that_refuses():
+    """A node that was given something else than the digest says: the edit is taken back on the others, the run goes
+    on, and the same edit is accepted with a later number. A late and an old one are refused."""
+    with open_relay() as (ring, _):
+        run = run_of(ring)
+        do(run, 2)
+        relay = run.relay
+        programs = [[list(commands) for commands in program] for program in ring.programs._programs]
+        for _ in ring.programs.stage(programs):
+            pass
+        ring.devices[1].load_program(2, [], idle=True)
+        with pytest.raises(WrongProgramError, match=r"^node 1: edit 1 from set 2 on was refused with WRONG_PROGRAM; "
+                                                    r"load the idle bank again, from slot 0 of queue 0 on$"):
+            ring.programs.edit(number=1, set=2)
+        assert [device.read_fields("PROGRAM_BANK")["pending"] for device in ring.devices] == [0] * 3
+        with pytest.raises(ValueError, match=r"^Programs must be staged before an edit$"):
+            ring.programs.edit(number=2, set=2)
+        do(run)
+        assert run.compare()
+        for number, first, error in ((2, 2, WrongSetError), (2, 4, WrongSetError), (1, 3, OldEditError)):
+            for _ in ring.programs.stage(programs):
+                pass
+            with pytest.raises(error):
+                ring.programs.edit(number=number, set=first)
+        for _ in ring.programs.stage(programs):
+            pass
+        ring.programs.edit(number=2, set=3)
+        do(run, 2)
+        assert run.compare()
+        assert [device.read_fields("PROGRAM_BANK")["bank"] for device in ring.devices] == [1] * 3
+        assert relay is run.relay
+
+
+def test_an_edit_outlives_a_failed_set():
+    """A set that ends badly, and a reset of the links, leave the edit waiting: it holds from its own set on."""
+    with open_relay() as (ring, _):
+        run = run_of(ring)
+        do(run, 2)
+        programs = [[list(commands) for commands in program] for program in ring.programs._programs]
+        for _ in ring.programs.stage(programs):
+            pass
+        ring.programs.edit(number=1, set=2)
+        with pytest.raises(ProgramNotLoadedError):
+            ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=2))  # the program before the edit
+        with pytest.raises(ProgramNotLoadedError):
+            ring.devices[0].run(ProgramRun(1, model=ring.programs._model + 1, first=1))  # the set before
+        ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=1))  # on its own: no FETCH can end
+        ring.recover()
+        for device in ring.devices:
+            assert device.read_fields("PROGRAM_BANK") == {"bank": 0, "pending": 1, "edit": 0}
+        do(run)
+        assert run.compare()
+        for device in ring.devices:
+            assert device.read_fields("PROGRAM_BANK") == {"bank": 1, "pending": 0, "edit": 1}
+
+
+def test_no_room():
+    """Edits that leave no place for lists beside those of the running set, or for a unit on the server."""
+    small = dataclasses.replace(worker_of(RELAY[0]), activation_words=960)
+    data = examples()
+    with open_relay() as (ring, _):
+        run = NodeRun(ring, data, structure_of(worker=small), optimizer=optimizer())
+        do(run)
+        with pytest.raises(RefusedError, match=r"^Edit must leave a place for 384 elements of lists among the 960 "
+                                               r"of a worker's activation memory, beside buffers and lists of the "
+                                               r"set that runs$"):
+            run.propose(2, Kind.ADD, WIDTH)
+        do(run)
+        assert not run.log
+        assert run.compare()
+
+
+def test_places():
+    """Units that stay keep their places, and new ones take the lowest that is free of what runs."""
+    old = [np.zeros(length, np.uint32) for length in (96, 64, 32)]
+    new = [np.zeros(length, np.uint32) for length in (64, 32)]
+    assert first_bases([96, 64, 32]) == [0, 96, 160]
+    assert next_bases(old, [0, 96, 160], [old[0], new[0], old[2], new[1]], words=512) == [0, 192, 160, 256]
+    assert next_bases(old, [64, 256, 0], [new[1], *old[:2]], words=320) == [32, 64, 256]
+    with pytest.raises(RefusedError, match=r"^Edit must leave a place for a unit of 64 words among the 224 of a "
+                                           r"server beside the 192 of the set that runs$"):
+        next_bases(old, [0, 96, 160], [new[0]], words=224)

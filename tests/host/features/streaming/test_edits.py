@@ -1,0 +1,178 @@
+"""Edits of a relay, and the banks of nodes: host/features/streaming/edits.py."""
+
+import dataclasses
+import random
+
+import pytest
+
+from hdl.compression.registry import FETCH_FORMATS
+from host.features.streaming.edits import Banks, Edit, Kind, RefusedError, Ring, Structure, edited, make_edit
+from host.features.streaming.plan import Worker
+
+WORKER = Worker(weight_words=2 * 4160, gradient_words=2 * 4160, activation_words=8192, far_words=1 << 17)
+
+
+def structure(**changes):
+    given = {"widths": (64, 64, 64, 10), "formats": ("raw",) * 3, "count": 3, "rate": 0.1, "microbatch": 8,
+             "worker": WORKER}
+    return Structure(**{**given, **changes})
+
+
+def edit(base, kind, value, *, layer=0, number=1, first=1):
+    return make_edit(base, number=number, set=first, layer=layer, kind=kind, value=value)
+
+
+@pytest.mark.parametrize(("layer", "kind", "value", "widths", "formats", "count", "rate"), [
+    (2, Kind.ADD, 64, (64, 64, 64, 64, 10), ("raw", "mx6", "mx6", "raw"), 3, 0.5),
+    (3, Kind.ADD, 64, (64, 64, 64, 64, 10), ("raw", "mx6", "raw", "raw"), 3, 0.5),
+    (2, Kind.REMOVE, 0, (64, 64, 10), ("raw", "raw"), 3, 0.5),
+    (1, Kind.FORMAT, "mx4", (64, 64, 64, 10), ("mx4", "mx6", "raw"), 3, 0.5),
+    (0, Kind.MICROBATCHES, 5, (64, 64, 64, 10), ("raw", "mx6", "raw"), 5, 0.5),
+    (0, Kind.RATE, 0.25, (64, 64, 64, 10), ("raw", "mx6", "raw"), 3, 0.25)])
+def test_edited(layer, kind, value, widths, formats, count, rate):
+    base = structure(formats=("raw", "mx6", "raw"), rate=0.5)
+    found = edited(base, layer, kind, value)
+    assert (found.widths, found.formats, found.count, found.rate) == (widths, formats, count, rate)
+    assert found.digest != base.digest
+    assert found.plan.peak == base.plan.peak == 20_224
+    assert [unit.format for unit in found.plan.units] == list(formats)
+
+
+def test_a_bank_changes_at_its_set():
+    base = structure()
+    node, one = Banks(base), edit(base, Kind.RATE, 0.5, first=2)
+    node.begin(0)
+    with pytest.raises(RefusedError, match=r"^Edit must hold from set 1 on while set 0 runs, not from 2$"):
+        node.receive(one)
+    node.begin(1)
+    assert node.receive(one) == 1
+    assert node.current is base
+    other = edit(node.following, Kind.FORMAT, "mx9", layer=2, number=2, first=2)
+    assert node.receive(other) == 2
+    found = node.begin(2)
+    assert (found.rate, found.formats) == (0.5, ("raw", "mx9", "raw"))
+    assert node.begin(3) is found
+
+
+def test_refusals_of_a_node():
+    base = structure()
+    node, one = Banks(base), edit(base, Kind.RATE, 0.5)
+    node.begin(0)
+    node.receive(one)
+    made = node.following
+    for wrong, message in [
+            (one, r"Edit must be a new one behind number 1, not 1"),
+            (dataclasses.replace(one, number=2, set=0), r"Edit must hold from set 1 on while set 0 runs, not from 0"),
+            (dataclasses.replace(one, number=2, layer=4, kind=Kind.FORMAT, value="mx4"),
+             r"Edit's layer must be 1 to 3, not 4"),
+            (dataclasses.replace(one, number=2, digest="0"), f"Edit must lead to the program {made.digest}, not 0")]:
+        with pytest.raises(RefusedError, match=f"^{message}$"):
+            node.receive(wrong)
+        assert node.following is made
+    assert node.begin(1) is made
+    with pytest.raises(ValueError, match=r"^Sets must follow each other, 2, not 3$"):
+        node.begin(3)
+
+
+@pytest.mark.parametrize(("layer", "kind", "value", "message"), [
+    (2, Kind.ADD, 32, r"Edit must add a layer of 64 outputs in front of layer 2, not of 32"),
+    (0, Kind.ADD, 64, r"Edit's layer must be 1 to 3, not 0"),
+    (3, Kind.REMOVE, 0, r"Edit must remove a layer with as many outputs as inputs, and not the last, not layer 3 of "
+                        r"\(64, 64, 64, 10\)"),
+    (1, Kind.FORMAT, "fp8", r"Format must be one of raw, mx4, mx6, mx9, not 'fp8'"),
+    (0, Kind.RATE, -1.0, r"Rate must be a finite number of zero or more, not -1.0"),
+    (0, Kind.RATE, "fast", r"Value of rate must be a number, not 'fast'"),
+    (1, Kind.RATE, 0.5, r"Layer of rate must be 0, not 1"),
+    (0, Kind.MICROBATCHES, 0, r"Microbatches must be 1 or more, not 0"),
+    (0, Kind.MICROBATCHES, 1000, r"Activations of 1000 microbatches of 8 must take at most the 131,072 words of a "
+                                 r"worker's far memory, not 2,112,000")])
+def test_edits_that_no_program_has(layer, kind, value, message):
+    with pytest.raises(RefusedError, match=f"^{message}$"):
+        edited(structure(), layer, kind, value)
+
+
+def test_logs():
+    one = edit(structure(), Kind.FORMAT, "mx6", layer=1)
+    assert Edit.parse(one.described()) == one
+    assert Structure.parse(structure().described()) == structure()
+    assert one.line == "edit 1, from set 1 on: format of layer 1 mx6"
+    for changes, message in [
+            ({"kind": "grow"}, r"Edit must be one of add, remove, format, microbatches, rate, not 'grow'"),
+            ({"set": -1}, r"Edit's set must be a number of zero or more, not -1"),
+            ({"number": True}, r"Edit's number must be a number of zero or more, not True")]:
+        with pytest.raises(RefusedError, match=f"^{message}$"):
+            Edit.parse({**one.described(), **changes})
+    with pytest.raises(RefusedError, match=r"^Edit must have number, set, layer, kind, value, digest, not \[\]$"):
+        Edit.parse([])
+
+
+def test_programs_must_be_one():
+    base = structure()
+    ring, one = Ring(base, nodes=3), edit(base, Kind.RATE, 0.5)
+    ring.begin(0)
+    ring.send(one)
+    ring.deliver(1, 0)
+    assert not ring.may_begin(1)
+    with pytest.raises(ValueError, match=r"^Set 1 must wait for all acknowledgements of edits$"):
+        ring.begin(1)
+    ring.deliver_all()
+    assert ring.begin(1).rate == 0.5
+    assert {bank.current.digest for bank in ring.banks} == {one.digest}
+    ring.banks[1].current = base
+    with pytest.raises(ValueError, match=r"^Nodes must run one program in set 2, not "):
+        ring.begin(2)
+
+
+def random_edit(base, generator, **place):
+    """An edit that a program can have."""
+    for _ in range(100):
+        kind = generator.choice(list(Kind))
+        layer = 0 if kind in (Kind.RATE, Kind.MICROBATCHES) else generator.randint(1, base.layers)
+        value = {Kind.ADD: 64, Kind.REMOVE: 0, Kind.FORMAT: generator.choice(FETCH_FORMATS),
+                 Kind.MICROBATCHES: generator.randint(1, 6), Kind.RATE: generator.choice((0.05, 0.1, 0.2))}[kind]
+        try:
+            found = make_edit(base, layer=layer, kind=kind, value=value, **place)
+        except RefusedError:
+            continue
+        if len(edited(base, layer, kind, value).widths) < 12:
+            return found
+    raise AssertionError("no edit was found")
+
+
+def test_random_edits_hold_on_all_nodes_at_their_set():
+    """1,000 edits that come to five nodes in their own time, with late, repeated and unknown ones among them."""
+    seed = 5
+    generator = random.Random(seed)
+    ring = Ring(structure(), nodes=5)
+    expected = {0: structure()}
+    sent, pending, refused, waits, number = [], [], 0, 0, 0
+    while len(sent) < 1000 or number <= sent[-1].set:
+        while not ring.may_begin(number):
+            waits += 1
+            node = generator.choice(sorted({node for _, node in pending}))
+            one = next(one for one, other in pending if other == node)  # edits come to a node in order
+            pending.remove((one, node))
+            ring.deliver(one.number, node)
+            for wrong in (one, dataclasses.replace(one, number=one.number + 1, set=number - 1),
+                          dataclasses.replace(one, number=one.number + 1, layer=77)):
+                before = ring.banks[node].following
+                with pytest.raises(RefusedError):
+                    ring.banks[node].receive(wrong)
+                assert ring.banks[node].following is before
+                refused += 1
+        expected.setdefault(number, expected.get(number - 1))
+        ring.begin(number)
+        for node, bank in enumerate(ring.banks):
+            assert bank.current == expected[number], f"seed {seed}, set {number}, node {node}"
+        base = expected[number]
+        for _ in range(generator.randint(0, 3) if len(sent) < 1000 else 0):
+            one = random_edit(base, generator, number=len(sent) + 1, set=number + 1)
+            base = edited(base, one.layer, one.kind, one.value)
+            ring.send(one)
+            sent.append(one)
+            pending += [(one, node) for node in range(5)]
+        expected[number + 1] = base
+        number += 1
+    assert len(sent) >= 1000
+    assert waits == 5 * len(sent)
+    assert refused == 3 * waits
