@@ -4,6 +4,8 @@
 import dataclasses
 import importlib
 import inspect
+import re
+from collections.abc import Callable
 
 from amaranth.hdl import Module
 from amaranth.lib import wiring
@@ -15,20 +17,9 @@ from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.compression.registry import CODECS, GRADIENT_CODECS, RAW, WEIGHT_CODECS
 from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.compression.zero_value import adder, decoder, encoder
-from hdl.config import Credits, NodeConfig, Peer, RootReduce
+from hdl.config import NodeConfig, Peer, RootReduce
 from hdl.config.forms import with_options
-from hdl.features.compute.feature import Compute
-from hdl.features.compute.operands import OPERANDS
-from hdl.features.compute_stub.feature import ComputeStub
-from hdl.features.grid.feature import Grid
-from hdl.features.int16.feature import Int16Config
-from hdl.features.programs.feature import Programs
-from hdl.features.quantization.feature import Quantization
-from hdl.features.replay.feature import Replay
-from hdl.features.slots.feature import JobSlots, Slots
-from hdl.features.slots.job_table import JobFrame
-from hdl.features.streaming.feature import ServerConfig, ServerMemories
-from hdl.features.throttles.feature import Throttles
+from hdl.registry import FEATURES, feature_of_section, format_names, section
 from hdl.ring.link import LinkSignature
 
 __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_value_codec"]
@@ -36,17 +27,23 @@ __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A unit that can be placed alone: a component class and the parameters it is measured with by default.
+    """A unit that can be placed alone: a component class and the parameters it is measured with by default, or a
+    function that returns them.
 
     Of a unit that takes the configuration of a node, ``config`` is the only parameter, and options are those of
-    :func:`hdl.config.forms.with_options`.
+    :func:`hdl.config.forms.with_options`. ``features`` are those whose files it needs, beside that of the target.
     """
 
     target: str
-    parameters: dict
+    parameters: dict | Callable
+    features: tuple = ()
 
     def call(self, options):
         """The component's class and the arguments to make it with; ``options`` replace parameters."""
+        for feature in (*re.findall(r"\.features\.(\w+)\.", self.target), *self.features):
+            if feature not in FEATURES:
+                raise SynthesisError(f"Unit {self.target} needs feature {feature}, which is not in this copy")
+        own = self.parameters() if callable(self.parameters) else self.parameters
         module_name, class_name = self.target.split(":")
         try:
             factory = getattr(importlib.import_module(module_name), class_name)
@@ -54,11 +51,11 @@ class Unit:
             raise SynthesisError(f"{self.target} is not there: {error}") from error
         if "config" in inspect.signature(factory).parameters:
             from hdl.engines import operations
-            arguments = {"config": with_options(self.parameters.get("config", NodeConfig()), options)}
+            arguments = {"config": with_options(own.get("config", NodeConfig()), options)}
             if "operations" in inspect.signature(factory).parameters:
                 arguments["operations"] = operations(arguments["config"])
             return factory, arguments
-        parameters = {**self.parameters, **options}
+        parameters = {**own, **options}
         unknown = parameters.keys() - inspect.signature(factory).parameters.keys()
         if unknown:
             raise SynthesisError(choice_error(f"Option of {class_name}", inspect.signature(factory).parameters,
@@ -117,15 +114,15 @@ def control_hub():
     """Dispatch of the control words of a node."""
     from hdl.features.replay.control_hub import ControlHub
     from hdl.features.replay.control_words import units
-    return ControlHub(takes=[unit.takes for unit in units(NodeConfig(link=Replay(), programs=Programs()))])
+    return ControlHub(takes=[unit.takes for unit in units(_node(link="Replay", programs="Programs"))])
 
 
 def command_queues(*, queues, replay=False, banks=1):
     """Command queue of a node with several queues; with replay it has waits for other nodes."""
     from hdl.control.command_queue import CommandQueue
     from hdl.engines import operations
-    config = NodeConfig(link=Replay() if replay else Credits(),
-                        programs=Programs(banks=banks, move_queue=queues == 3))
+    config = _node(**{"link": "Replay"} if replay else {},
+                   programs=("Programs", {"banks": banks, "move_queue": queues == 3}))
     return CommandQueue(config=config, operations=operations(config))
 
 
@@ -133,7 +130,7 @@ def command_checkers(*, queues):
     """Checker of the commands of a node with several queues."""
     from hdl.control.command_checker import CommandChecker
     from hdl.engines import operations
-    config = NodeConfig(programs=Programs(move_queue=queues == 3))
+    config = _node(programs=("Programs", {"move_queue": queues == 3}))
     return CommandChecker(config=config, queues=queues, operations=operations(config))
 
 
@@ -199,21 +196,25 @@ def _shared_lane(*rules):
 
 
 def _lookup_table(unit, format="FP32", **parameters):
-    from hdl.features.table.format import LookupTable
-    from hdl.floating import format as formats
-    table = LookupTable(format=getattr(formats, format), **parameters)
+    def made():
+        from hdl.features.table.format import LookupTable
+        from hdl.floating import format as formats
+        return {"table": LookupTable(format=getattr(formats, format), **parameters), "lanes": 4}
+
     targets = {"Encoder": "hdl.features.table.encoder:Encoder", "Decoder": "hdl.features.table.decoder:Decoder"}
-    return Unit(targets[unit], {"table": table, "lanes": 4})
+    return Unit(targets[unit], made)
 
 
 def _centroid_table(unit, centroids=16):
-    from hdl.features.codebook.format import CentroidTable
-    table = CentroidTable(centroids=centroids)
+    def made():
+        from hdl.features.codebook.format import CentroidTable
+        return {"table": CentroidTable(centroids=centroids), "lanes": 4}
+
     targets = {"Encoder": "hdl.features.codebook.format:Encoder",
                "Decoder": "hdl.features.codebook.format:Decoder",
                "MatrixVector": "hdl.features.codebook.gather_reduce:MatrixVector",
                "CentroidProduct": "hdl.features.codebook_layers.centroid_product:CentroidProduct"}
-    return Unit(targets[unit], {"table": table, "lanes": 4})
+    return Unit(targets[unit], made)
 
 
 def _formats(source, target):
@@ -222,30 +223,68 @@ def _formats(source, target):
 
 
 def _block_codec(unit, codec, lanes=4, format="FP32"):
-    from hdl.features.mx import microscaling, shared_exponent
-    from hdl.floating import format as formats
-    parameters = {"codec": getattr(shared_exponent, codec, None) or getattr(microscaling, codec), "lanes": lanes}
-    if unit not in ("Packer", "Unpacker"):
-        parameters["format"] = getattr(formats, format)
+    def made():
+        from hdl.features.mx import microscaling, shared_exponent
+        from hdl.floating import format as formats
+        parameters = {"codec": getattr(shared_exponent, codec, None) or getattr(microscaling, codec), "lanes": lanes}
+        if unit not in ("Packer", "Unpacker"):
+            parameters["format"] = getattr(formats, format)
+        return parameters
+
     targets = {"Encoder": "hdl.features.mx.coding:Encoder",
                "Decoder": "hdl.features.mx.coding:Decoder",
                "Quantizer": "hdl.features.mx.quantizer:Quantizer",
                "Packer": "hdl.features.mx.packing:Packer",
                "Unpacker": "hdl.features.mx.packing:Unpacker"}
-    return Unit(targets[unit], parameters)
+    return Unit(targets[unit], made)
+
+
+def _made(part):
+    """Section of a feature by its name, or by its name and options, or one that is made; or several."""
+    if isinstance(part, list):
+        return tuple(map(_made, part))
+    name, options = part if isinstance(part, tuple) else (part, {})
+    return section(name)(**options) if isinstance(name, str) else part
+
+
+def _names(part):
+    """Names of the sections of features among them."""
+    return [name for one in (part if isinstance(part, list) else [part])
+            if isinstance(name := one[0] if isinstance(one, tuple) else one, str)]
+
+
+def _node(**sections):
+    """Configuration of a node with sections of features, by their names."""
+    return NodeConfig(**{field: _made(part) for field, part in sections.items()})
 
 
 def _of_node(target, **sections):
-    return Unit(target, {"config": NodeConfig(**sections)})
+    needed = {feature_of_section(name) for part in sections.values() for name in _names(part)}
+    return Unit(target, lambda: {"config": _node(**sections)}, tuple(needed))
+
+
+def _job_frame(**parameters):
+    def made():
+        from hdl.features.slots.job_table import JobFrame
+        return {**parameters, "frame": JobFrame(longest=268)}
+
+    return made
+
+
+def _server():
+    return {"config": section("ServerConfig")(memories=section("ServerMemories")(far=1 << 20))}
+
+
+def _int16():
+    return {"config": section("Int16Config")()}
 
 
 _SERIAL = {"clock": 50_000_000, "baud": 3_000_000}
 
-#: Nodes with slots, with a quorum, and of the iCEBreaker.
-_SLOTS = {"config": NodeConfig(link=Slots(), programs=Programs())}
-_MESSAGES = {"config": NodeConfig(link=Slots(messages=True), programs=Programs())}
-_ROUNDS = {"config": NodeConfig(link=Replay(), programs=Programs(), stub=ComputeStub(quorum=True))}
-_INT16 = {"config": Int16Config()}
+#: Nodes with slots, with messages in slots, and with a quorum.
+_SLOTS = {"link": "Slots", "programs": "Programs"}
+_MESSAGES = {"link": ("Slots", {"messages": True}), "programs": "Programs"}
+_ROUNDS = {"link": "Replay", "programs": "Programs", "stub": ("ComputeStub", {"quorum": True})}
 
 UNITS = {
     "stream.skid_buffer": Unit("hdl.streams.stream:SkidBuffer", _words()),
@@ -265,7 +304,7 @@ UNITS = {
     "compute.array": Unit("hdl.features.compute.array:MacArray", {"rows": 1, "columns": 4}),
     # By name of the format; ``gradring lab sweep`` shows the figures.
     **{f"compute.operands_{name}": Unit("hdl.features.compute.arrays:make_array", {
-        "operands": name, "rows": 4, "columns": 4, "dsps": 4}) for name in OPERANDS},
+        "operands": name, "rows": 4, "columns": 4, "dsps": 4}) for name in ("fp32", *format_names("operands"))},
     "compute.panel": Unit("hdl.features.compute.panel:PanelBuffer", {"lanes": 4}),
     "compute.product": Unit("hdl.features.compute.product:MatrixProduct", {"rows": 4, "columns": 4}),
     "compute.vector": Unit("hdl.features.compute.vector:VectorUnit", {"lanes": 4, "memory_rows": 4096}),
@@ -342,7 +381,7 @@ UNITS = {
     "quantization.float_offset": Unit("hdl.features.quantization.float_offset:FloatOffset", {"lanes": 16}),
     "quantization.float_scale": Unit("hdl.features.quantization.float_offset:FloatOffset", {
         "lanes": 16, "offset": False}),
-    "quantization.engine": _of_node("hdl.features.quantization.engine:InferenceEngine", features=(Quantization(),)),
+    "quantization.engine": _of_node("hdl.features.quantization.engine:InferenceEngine", features=["Quantization"]),
     "throttle": Unit("hdl.throttle:Throttle", {}),
     "rows.serializer": Unit("hdl.streams.rows:RowSerializer", {"lanes": 4}),
     "rows.assembler": Unit("hdl.streams.rows:RowAssembler", {"lanes": 4}),
@@ -356,12 +395,12 @@ UNITS = {
     "ring.replay_receiver": Unit("hdl.features.replay.receiver:ReplayReceiver", {"segments": 4, "packet_words": 268}),
     "ring.control_transmitter": Unit("hdl.features.replay.control_transmitter:ControlTransmitter", {"window": 31}),
     "ring.link_ends": Unit("hdl.ring.link_ends:LinkEnds", {}),
-    "ring.link_ends.throttles": _of_node("hdl.ring.link_ends:LinkEnds", features=(Throttles(),)),
-    "ring.link_ends.replay": _of_node("hdl.features.replay.link_ends:ReplayEnds", link=Replay()),
+    "ring.link_ends.throttles": _of_node("hdl.ring.link_ends:LinkEnds", features=["Throttles"]),
+    "ring.link_ends.replay": _of_node("hdl.features.replay.link_ends:ReplayEnds", link="Replay"),
     "ring.link_switch": Unit("hdl.features.grid.switch:LinkSwitch", {"signature": LinkSignature()}),
-    "ring.switched_link": _of_node("hdl.features.grid.switched_link:SwitchedLink", topology=Grid()),
+    "ring.switched_link": _of_node("hdl.features.grid.switched_link:SwitchedLink", topology="Grid"),
     "ring.switched_link.replay": _of_node(
-        "hdl.features.grid.switched_link:SwitchedLink", topology=Grid(), link=Replay()),
+        "hdl.features.grid.switched_link:SwitchedLink", topology="Grid", link="Replay"),
     "ring.wire_delay": Unit("hdl.ring.wire_delay:WireDelay", {"signature": LinkSignature()}),
     "ring.slots.clock": Unit("hdl.features.slots.clock:Clock", {}),
     "ring.slots.departures": Unit("hdl.features.slots.clock:Departures", {}),
@@ -370,20 +409,19 @@ UNITS = {
     "ring.slots.messages": Unit("hdl.features.slots.messages:MessageGate", {}),
     "ring.slots.access": Unit("hdl.features.slots.access:MessageAccess", {}),
     "ring.slots.path": Unit("hdl.features.slots.path:SlotPath", {"depth": 512}),
-    "ring.slots.link": Unit("hdl.features.slots.link:SlotLink", _SLOTS),
-    "ring.slots.job_table": Unit("hdl.features.slots.job_table:JobTable", {"frame": JobFrame(longest=268)}),
+    "ring.slots.link": _of_node("hdl.features.slots.link:SlotLink", **_SLOTS),
+    "ring.slots.job_table": Unit("hdl.features.slots.job_table:JobTable", _job_frame()),
     "ring.slots.job_rooms": Unit("hdl.features.slots.job_rooms:RoomLaps", {}),
-    "ring.slots.job_path": Unit("hdl.features.slots.job_path:JobPath", {
-        "depth": 512, "frame": JobFrame(longest=268)}),
-    "ring.slots.job_link": _of_node("hdl.features.slots.job_link:JobLink", link=JobSlots(), programs=Programs()),
-    "ring.slots.all": Unit("boards.units:SlotsWithMessages", _MESSAGES),
-    "ring.slots.link.messages": Unit("hdl.features.slots.link:SlotLink", _MESSAGES),
+    "ring.slots.job_path": Unit("hdl.features.slots.job_path:JobPath", _job_frame(depth=512)),
+    "ring.slots.job_link": _of_node("hdl.features.slots.job_link:JobLink", link="JobSlots", programs="Programs"),
+    "ring.slots.all": _of_node("boards.units:SlotsWithMessages", **_MESSAGES),
+    "ring.slots.link.messages": _of_node("hdl.features.slots.link:SlotLink", **_MESSAGES),
     "ring.signal_relay": Unit("hdl.features.replay.signals:SignalRelay", {"queues": 2}),
     "ring.keepalive": Unit("hdl.features.replay.keepalive:KeepAlive", {}),
     "ring.round_relay": Unit("hdl.features.quorum.round_relay:RoundRelay", {}),
-    "ring.control_hub": Unit("boards.units:control_hub", {}),
-    "ring.control_words": _of_node("hdl.features.replay.control_words:ControlWords", link=Replay(),
-                                   programs=Programs()),
+    "ring.control_hub": Unit("boards.units:control_hub", {}, ("replay", "programs")),
+    "ring.control_words": _of_node("hdl.features.replay.control_words:ControlWords", link="Replay",
+                                   programs="Programs"),
     "ring.sequence": Unit("hdl.ring.order:SequenceGenerator", {"elements": 16384, "segment": 256}),
     "ring.sequence.late": Unit(
         "hdl.ring.order:SequenceGenerator", {"elements": 16384, "segment": 256, "chained": True, "lags": True}),
@@ -401,8 +439,8 @@ UNITS = {
     "serial.link": Unit("hdl.serial.link:SerialLink", _SERIAL),
     "control.host_port": Unit("hdl.control.host_port:HostPort", {}),
     "control.command_queue": Unit("hdl.control.command_queue:CommandQueue", {}),
-    "control.command_queues": Unit("boards.units:command_queues", {"queues": 2}),
-    "control.command_checkers": Unit("boards.units:command_checkers", {"queues": 2}),
+    "control.command_queues": Unit("boards.units:command_queues", {"queues": 2}, ("programs",)),
+    "control.command_checkers": Unit("boards.units:command_checkers", {"queues": 2}, ("programs",)),
     "control.command_control": Unit("hdl.control.command_control:CommandControl", {}),
     "control.command_loader": Unit("hdl.control.command_loader:CommandLoader", {}),
     "control.event_queue": Unit("hdl.control.event_queue:EventQueue", {"queues": 2, "depth": 8}),
@@ -416,31 +454,30 @@ UNITS = {
     "control.trace": Unit("hdl.control.trace:Trace", {"queues": 2, "lanes": 4}),
     "control.registers": Unit("hdl.control.register_file:RegisterFile", {}),
     "control.latched_settings": Unit("hdl.features.programs.latched_settings:LatchedSettings", {}),
-    "compute.engine": _of_node("hdl.features.compute.engine:ComputeEngine", compute=Compute()),
+    "compute.engine": _of_node("hdl.features.compute.engine:ComputeEngine", compute="Compute"),
     "compute.engine.row_owners": _of_node(
-        "hdl.features.compute.engine:ComputeEngine", compute=Compute(buffer_tags=True)),
+        "hdl.features.compute.engine:ComputeEngine", compute=("Compute", {"buffer_tags": True})),
     "compute.lists": Unit("hdl.features.compute.list_runner:ListRunner", {
         "words": (16384, 16384, 8192), "lanes": 4, "rows": 4}),
     "compute.memory_access": Unit("hdl.features.compute.memory_access:MemoryAccess", {
         "rows": (4096, 4096, 2048), "lanes": 4}),
     "compute.row_owners": Unit("hdl.features.compute.row_owners:RowOwners", {"rows": 2048}),
-    "compute.stand_in": _of_node("hdl.features.compute_stub.stand_in:StandIn", stub=ComputeStub()),
-    "far.memories": Unit("boards.units:far_memories", {
-        "config": ServerConfig(memories=ServerMemories(far=1 << 20))}),
+    "compute.stand_in": _of_node("hdl.features.compute_stub.stand_in:StandIn", stub="ComputeStub"),
+    "far.memories": Unit("boards.units:far_memories", _server, ("far", "streaming")),
     "far.guard": Unit("hdl.features.far.guard:FarGuard", {"rows": 1 << 18, "lanes": 4, "outstanding": 32}),
-    "far.mover": _of_node(
-        "hdl.features.far.mover:Mover", programs=Programs(move_queue=True), compute=Compute(far=1 << 20)),
+    "far.mover": _of_node("hdl.features.far.mover:Mover", programs=("Programs", {"move_queue": True}),
+                          compute=("Compute", {"far": 1 << 20})),
     "rounds.keeper": Unit("hdl.features.quorum.keeper:RoundKeeper", {}),
     "rounds.closer": Unit("hdl.features.quorum.closer:RoundCloser", {}),
     "rounds.weighting": Unit("hdl.features.quorum.weighting:Weighting", {}),
-    "rounds.fold": Unit("hdl.features.quorum.fold:Fold", _ROUNDS),
-    "rounds.engine": Unit("hdl.features.quorum.engine:RoundEngine", _ROUNDS),
+    "rounds.fold": _of_node("hdl.features.quorum.fold:Fold", **_ROUNDS),
+    "rounds.engine": _of_node("hdl.features.quorum.engine:RoundEngine", **_ROUNDS),
     "node": Unit("hdl.node:Node", {}),
-    "node.replay": _of_node("hdl.node:Node", link=Replay()),
-    "node.control_words": _of_node("hdl.node:Node", link=Replay(), programs=Programs()),
-    "node.slots": Unit("hdl.node:Node", _SLOTS),
-    "int16.command_queue": Unit("hdl.features.int16.queue:CommandQueue", _INT16),
-    "int16.engine": Unit("hdl.features.int16.engine:Engine", _INT16),
-    "int16.masker": Unit("hdl.features.int16.masking:Masker", _INT16),
-    "int16.node": Unit("hdl.features.int16.node:Int16Node", _INT16),
+    "node.replay": _of_node("hdl.node:Node", link="Replay"),
+    "node.control_words": _of_node("hdl.node:Node", link="Replay", programs="Programs"),
+    "node.slots": _of_node("hdl.node:Node", **_SLOTS),
+    "int16.command_queue": Unit("hdl.features.int16.queue:CommandQueue", _int16),
+    "int16.engine": Unit("hdl.features.int16.engine:Engine", _int16),
+    "int16.masker": Unit("hdl.features.int16.masking:Masker", _int16),
+    "int16.node": Unit("hdl.features.int16.node:Int16Node", _int16),
 }

@@ -12,7 +12,7 @@ from hdl.config import Configuration, Credits, Memories, NodeConfig, Optimizer, 
 from hdl.config.forms import with_options
 from hdl.feature import features_of
 from hdl.node import Node
-from hdl.registry import section
+from hdl.registry import FEATURES, section
 from hdl.ring.ports import joined, ports_of
 from hdl.ring.topology import GridTopology, RingTopology
 from hdl.serial.endpoint import check_sizes
@@ -97,8 +97,16 @@ class _Boards(Mapping):
         self._boards = boards
 
     def __getitem__(self, name):
-        node, options = self._boards[name]
+        node, features, options = self._boards[name]
+        for feature in features:
+            if feature not in FEATURES:
+                raise ValueError(f"Board {name} needs feature {feature}, which is not in this copy: take another one")
         return BoardConfig(node=node() if callable(node) else node, **options)
+
+    @property
+    def present(self):
+        """Names of the boards whose features are in this copy."""
+        return [name for name, (_, features, _) in self._boards.items() if all(map(FEATURES.__contains__, features))]
 
     def __iter__(self):
         return iter(self._boards)
@@ -107,17 +115,17 @@ class _Boards(Mapping):
         return len(self._boards)
 
 
-#: Configurations by the name of the board. The pins of each are in boards/boards.py.
+#: Configurations by the name of the board, with the features of its node. Its pins are in boards/boards.py.
 BOARDS = _Boards({
-    "simulated": (_SMALL, {"nodes": 2, "clock": 12_000_000}),
-    "ulx3s-85f": (_full, {"nodes": 2, "clock": 62_500_000}),
-    "ulx3s-85f-tenants": (_tenants, {"nodes": 2, "clock": 62_500_000}),
-    "ulx3s-85f-compute": (_compute, {"clock": 62_500_000}),
-    "ulx3s-25f": (_COMPACT, {"clock": 62_500_000}),
-    "orangecrab-25f": (_COMPACT, {"clock": 60_000_000}),
+    "simulated": (_SMALL, (), {"nodes": 2, "clock": 12_000_000}),
+    "ulx3s-85f": (_full, ("programs", "compute_stub"), {"nodes": 2, "clock": 62_500_000}),
+    "ulx3s-85f-tenants": (_tenants, ("programs", "compute_stub", "tenants"), {"nodes": 2, "clock": 62_500_000}),
+    "ulx3s-85f-compute": (_compute, ("programs", "compute"), {"clock": 62_500_000}),
+    "ulx3s-25f": (_COMPACT, (), {"clock": 62_500_000}),
+    "orangecrab-25f": (_COMPACT, (), {"clock": 60_000_000}),
     # The link shares its wires with a light and a button, whose circuits slow the edges.
-    "colorlight-5a-75b": (_COMPACT, {"clock": 62_500_000, "baud": 1_000_000}),
-    "icebreaker": (_int16, {"clock": 24_000_000}),
+    "colorlight-5a-75b": (_COMPACT, (), {"clock": 62_500_000, "baud": 1_000_000}),
+    "icebreaker": (_int16, ("int16",), {"clock": 24_000_000}),
 })
 
 

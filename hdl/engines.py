@@ -10,7 +10,7 @@ __all__ = ["engines", "operations"]
 
 def engines(config):
     """Descriptions of the engines that a node of this configuration has, in order of their priority."""
-    core = () if config.is_int16 else (ring.describe(config), masking.describe(config))
+    core = (ring.describe(config), masking.describe(config)) if config.has_ring else ()
     described = [engine for engine in core if engine is not None]
     for feature in features_of(config):
         described.extend(feature.engines(config))

@@ -54,7 +54,7 @@ class Node(wiring.Component):
     """
 
     def __init__(self, config, engines=None):
-        if config.is_int16:
+        if not config.has_ring:
             raise ValueError(f"Configuration of a full node must be a NodeConfig or a ServerConfig, not {config!r}")
         self._config = config
         self._engines = tuple(engines_of(config) if engines is None else engines)

@@ -50,6 +50,9 @@ class Entry:
     ----------
     module : str
         Module with its description, ``FEATURE``.
+    uses : tuple of str
+        Features whose files its own files import, in any tree; those that its nodes have, too, are in its
+        description.
     sections : mapping
         Names of the types of sections that it adds, by the field of a configuration that may have them;
         ``configuration`` is a configuration of its own.
@@ -58,6 +61,7 @@ class Entry:
     """
 
     module: str
+    uses: tuple[str, ...] = ()
     sections: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     formats: Mapping[str, Codes] = dataclasses.field(default_factory=dict)
 
@@ -66,16 +70,17 @@ class Entry:
 FEATURES: dict[str, Entry] = {
     "grid": Entry(module="hdl.features.grid.feature", sections={"topology": ("Grid",)}),
     "replay": Entry(module="hdl.features.replay.feature", sections={"link": ("Replay",)}),
-    "slots": Entry(module="hdl.features.slots.feature", sections={"link": ("Slots", "JobSlots")}),
-    "streaming": Entry(module="hdl.features.streaming.feature", sections={
+    "slots": Entry(module="hdl.features.slots.feature", uses=("replay",), sections={"link": ("Slots", "JobSlots")}),
+    "streaming": Entry(module="hdl.features.streaming.feature",
+                       uses=("programs", "compute", "far", "settable_version", "mx"), sections={
         "role": ("Worker", "Server"), "memories": ("ServerMemories",), "configuration": ("ServerConfig",)}),
     "programs": Entry(module="hdl.features.programs.feature", sections={"programs": ("Programs",)}),
-    "compute": Entry(module="hdl.features.compute.feature", sections={"compute": ("Compute",)}),
-    "block_operands": Entry(module="hdl.features.block_operands.feature"),
-    "codebook_layers": Entry(module="hdl.features.codebook_layers.feature"),
-    "far": Entry(module="hdl.features.far.feature"),
+    "compute": Entry(module="hdl.features.compute.feature", uses=("programs",), sections={"compute": ("Compute",)}),
+    "block_operands": Entry(module="hdl.features.block_operands.feature", uses=("compute", "mx")),
+    "codebook_layers": Entry(module="hdl.features.codebook_layers.feature", uses=("compute", "codebook")),
+    "far": Entry(module="hdl.features.far.feature", uses=("programs", "compute")),
     "compute_stub": Entry(module="hdl.features.compute_stub.feature", sections={"stub": ("ComputeStub",)}),
-    "quorum": Entry(module="hdl.features.quorum.feature"),
+    "quorum": Entry(module="hdl.features.quorum.feature", uses=("grid", "replay", "programs", "compute_stub")),
     "quantization": Entry(module="hdl.features.quantization.feature", sections={"features": ("Quantization",)}),
     "settable_version": Entry(module="hdl.features.settable_version.feature",
                               sections={"features": ("SettableVersion",)}),
@@ -96,10 +101,12 @@ FEATURES: dict[str, Entry] = {
         "mxfp8_e4m3_up": Codes(ring=17),
         "mxfp4_e2m1_up": Codes(ring=18, operands=6, blocks=True),
     }),
-    "table": Entry(module="hdl.features.table.feature", formats={"table32": Codes(ring=13, gradients=False)}),
+    "table": Entry(module="hdl.features.table.feature", uses=("codebook",), formats={
+        "table32": Codes(ring=13, gradients=False)}),
     "codebook": Entry(module="hdl.features.codebook.feature", formats={
         "centroid16": Codes(ring=14, gradients=False), "centroid64": Codes(ring=15, gradients=False)}),
-    "nvfp4": Entry(module="hdl.features.nvfp4.feature", formats={"nvfp4": Codes(ring=19, operands=7, blocks=True)}),
+    "nvfp4": Entry(module="hdl.features.nvfp4.feature", uses=("block_operands", "mx"), formats={
+        "nvfp4": Codes(ring=19, operands=7, blocks=True)}),
     "int16": Entry(module="hdl.features.int16.feature", sections={
         "memories": ("Int16Memories",), "configuration": ("Int16Config",)}),
 }
@@ -150,7 +157,8 @@ def codes(name: str) -> Codes:
 
 def format_names(use: str) -> tuple[str, ...]:
     """Names of the formats of features that have a use, ``ring``, ``operands`` or ``broadcast``, by their codes."""
-    names = {name: getattr(given, use) for entry in FEATURES.values() for name, given in entry.formats.items()}
+    names = {name: getattr(given, use) for entry in FEATURES.values() for name, given in entry.formats.items()
+             if use != "operands" or not given.blocks or "block_operands" in FEATURES}
     return tuple(sorted((name for name, code in names.items() if code is not None), key=lambda name: names[name]))
 
 

@@ -4,9 +4,11 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+import click
 import typer
 from typer import core, main
 
+from hdl.registry import FEATURES
 from host.signals import ended_at_once
 
 __all__ = ["CommandGroup", "Entry"]
@@ -22,6 +24,8 @@ class Entry(NamedTuple):
     help: str
     #: Settings of its context.
     settings: dict[str, Any] | None = None
+    #: Features that it needs.
+    features: tuple[str, ...] = ()
 
 
 class _Command(core.TyperCommand):
@@ -50,6 +54,9 @@ class _Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
             entry = self._entries[name]
+            for feature in entry.features:
+                if feature not in FEATURES:
+                    raise click.UsageError(f"{name} needs feature {feature}, which is not in this copy")
             with ended_at_once():
                 app = getattr(importlib.import_module(entry.module), entry.name)
             if not isinstance(app, typer.Typer):

@@ -18,14 +18,12 @@ from hdl.config import NodeConfig
 from hdl.config.couplings import all_couplings
 from hdl.config.forms import name_of
 from hdl.control.registers import REGISTERS, SLOT_REGISTERS, TENANT_REGISTERS, Access, Field, Kind, Register
-from hdl.features.int16.feature import Int16Config
-from hdl.features.streaming.feature import ServerConfig
+from hdl.registry import section, section_names
 from hdl.section import Part, Parts
 from host.make.commands import option_table
 from host.options import Section
 from host.run.command_line import SECTIONS
 from host.run.couplings import COUPLINGS as RUN_COUPLINGS
-from host.run.couplings import SCHEDULED
 from host.run.sections import SCHEDULES, Update
 from host.run.spec import fields_of
 
@@ -240,7 +238,7 @@ def _sections(path: str, default: Any, domain: Part | Parts, seen: set[type]) ->
 def node_page() -> str:
     """The text of docs/node.md."""
     lines, seen = [_NODE_PAGE], set[type]()
-    for kind in (NodeConfig, ServerConfig, Int16Config):
+    for kind in (NodeConfig, *map(section, section_names("configuration"))):
         lines += [f"## {kind.__name__}", "", *(line[2:] for line in _wrapped(_summary(kind))), ""]
         lines += [line for item in _section_items(kind, seen) for line in _wrapped(item)]
         lines.append("")
@@ -311,11 +309,13 @@ def run_page() -> str:
             lines += [f"## {name}", "", *_option_items(kind), ""]
     names = ", ".join(f"`{kind}`" for kind in SCHEDULES)
     lines += ["## Schedules", "", *_paragraph(_SCHEDULES.format(kinds=names)), ""]
-    for schedule, fields in SCHEDULED.items():
-        lines += _paragraph(f"`{schedule}`: " + ", ".join(f"`{field}`" for field in fields) + ".", item=True)
-    for schedule, section in SCHEDULES.items():
-        if section is not Update:
-            lines += ["", f"### {schedule}", "", *_option_items(section)]
+    for kind, schedule in SCHEDULES.items():
+        if schedule.applicable is not None:
+            fields = ", ".join(f"`{field}`" for field in schedule.applicable)
+            lines += _paragraph(f"`{kind}`: {fields}.", item=True)
+    for kind, schedule in SCHEDULES.items():
+        if schedule is not Update:
+            lines += ["", f"### {kind}", "", *_option_items(schedule)]
     lines += ["", "## Couplings", "", *_paragraph(
         f"{len(RUN_COUPLINGS)} couplings of options, each with the reason why the option does not apply to other "
         "runs:"),

@@ -29,11 +29,17 @@ class Configuration(Section):
 
     Members
     -------
-    is_int16, is_server : bool
-        Whether elements are 16-bit integers: docs/int16_node.md; and whether weights and state are in a far memory.
+    element : str
+        Format of elements in memories: :data:`FP32` or :data:`INT16`.
+    has_ring, is_server : bool
+        Whether the node has links and the core's engines; and whether weights and state are in a far memory.
+    pipelined_port : bool
+        Whether the host port moves a word per cycle, between registers at both ends.
     """
 
-    is_int16: ClassVar[bool] = False
+    element: ClassVar[str] = FP32
+    has_ring: ClassVar[bool] = True
+    pipelined_port: ClassVar[bool] = True
     is_server: ClassVar[bool] = False
     lanes: Any
     segment: Any
@@ -71,11 +77,6 @@ class Configuration(Section):
         if not isinstance(nodes, int) or not 1 <= nodes <= most:
             possible = f"between 1 and {most} nodes" if most > 1 else "1 node"
             raise ValueError(f"Ring must have {possible}, not {nodes!r}")
-
-    @property
-    def element(self) -> str:
-        """Format of elements in memories: :data:`FP32` or :data:`INT16`."""
-        return INT16 if self.is_int16 else FP32
 
     @property
     def queues(self) -> int:

@@ -96,9 +96,8 @@ class HostPort(wiring.Component):
         m.submodules.echo = echo = Memory(shape=32, depth=PING_WORDS, init=[], attrs={"no_rw_check": 1})
         echo_write = echo.write_port()
         echo_read = echo.read_port()
-        if self._config.is_int16:
-            word, reply = self.i, self.o
-        else:
+        word, reply = self.i, self.o
+        if self._config.pipelined_port:
             m.submodules.requests = requests = SkidBuffer(shape=word_layout())
             m.submodules.responses = responses = SkidBuffer(shape=word_layout())
             connect_stream(m, self.i, requests.i)

@@ -226,7 +226,7 @@ def scrub(ring: Ring) -> None:
                 continue
             pending += [device.submit_write_memory(device.config.memory_map[space].number, base,
                                                    np.zeros(count, np.uint32)) for base, count in windows]
-        if not device.config.is_int16:
+        if device.config.has_ring:
             pending += [device.submit_write_bits(run[0], [register(name).reset for name in run])
                         for run in _runs(CARRIED)]
         if device.config.has("settable_version"):
@@ -289,7 +289,7 @@ MOST = 1 << 16
 def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> int:
     """Broadcasts until all nodes have the counts of a frame; a ``TooSmallError`` if there is no such number."""
     found: dict[int, int] = {}
-    most = 0 if devices[0].config.is_int16 else MOST  # nodes of integers have no broadcast
+    most = MOST if devices[0].config.has_ring else 0
     for device, node in zip(devices, nodes, strict=False):
         if node["version"] and not device.config.has("settable_version"):
             found[node["rank"]] = (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)

@@ -18,7 +18,7 @@ def bench_command(
                       ] = toolchain.BUILD / "bench",
 ) -> None:
     """Measure cycles of units and of the ring against their bounds, and the speed of simulation."""
-    from host.reports import bench
+    from host.labs.bench import bench
 
     claim(output, files=("bench.json",))
     console = make_console()

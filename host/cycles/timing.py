@@ -100,7 +100,7 @@ def timing_of(config: NodeConfig) -> Timing:
     Raises ``ValueError``: the node is reduced, or its codec of weights has a codebook, whose reading the walk does
     not have.
     """
-    if config.is_int16:
+    if not config.has_ring:
         raise ValueError("Node must have collectives to be predicted, not be reduced")
     if config.codebook_words:
         raise ValueError(f"Codec of weights must have no codebook to be predicted, not be {config.weights.codec}")

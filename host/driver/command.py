@@ -7,7 +7,6 @@ import numpy as np
 
 from hdl.control.protocol import EventFlag, EventStatus, Operation, command_layout, event_layout
 from hdl.control.sequencer import run_layout
-from hdl.features.compute.layer_list import ROW_BIT
 from host.driver.errors import DeviceError
 from host.driver.words import Words, fields, pack, places
 
@@ -163,12 +162,12 @@ class Event:
     @property
     def instruction(self) -> int:
         """Number of the instruction that a READ_DEAD is about."""
-        return self.detail % (1 << int(ROW_BIT))
+        return self.detail & 0xFF
 
     @property
     def row(self) -> int:
         """Row of the activation memory that a READ_DEAD is about."""
-        return self.detail >> int(ROW_BIT)
+        return self.detail >> 8
 
     @classmethod
     def from_words(cls, words: Words) -> "Event":

@@ -43,8 +43,8 @@ from hdl.control.protocol import (
 )
 from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, Kind, Register, register
 from hdl.control.tenancy import PRIVILEGED
-from hdl.features.programs.program_banks import edit_layout
 from host.driver.command import Command, Event, ProgramRun
+from host.driver.elements import element_format
 from host.driver.errors import (
     REFUSALS,
     ConfigurationError,
@@ -63,7 +63,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LOAD, _IDLE = places(program_header_layout()), places(program_header_layout(banks=2))
-_EDIT = places(edit_layout())
 _HEADER = places(header_layout())
 
 TIMEOUT = 1_000_000
@@ -114,6 +113,7 @@ class Device:
             raise ValueError(f"Timeout must be at least 1 cycle, not {timeout!r}")
         self.transport = transport
         self.config = config
+        self._integers = element_format(config).integers
         self.name = name
         self._timeout = timeout
         asks = config.has("tenants") and tenant is not None
@@ -241,8 +241,7 @@ class Device:
             One of :data:`hdl.control.registers.REGISTERS`; a ``KeyError`` lists them.
         """
         entry = register(name)
-        integers = bool(self.config.is_int16)
-        return self._read_registers(entry, 1, lambda words: from_bits(entry, words, integers=integers))
+        return self._read_registers(entry, 1, lambda words: from_bits(entry, words, integers=self._integers))
 
     read_register = _waits(submit_read_register)
 
@@ -261,7 +260,7 @@ class Device:
             these registers take signed integers.
         """
         entry = register(name)
-        bits = to_bits(entry, value, integers=bool(self.config.is_int16))
+        bits = to_bits(entry, value, integers=self._integers)
         request = self._submit(Opcode.WRITE_REGISTER, f"a write of {value!r} to register {name}", count=1,
                                words=[np.array([entry.address, bits], np.uint32)], answer=1)
         return Pending(self.complete, [request], _nothing)
@@ -418,12 +417,9 @@ class Device:
 
     load_program = _waits(submit_load_program)
 
-    def submit_edit(self, *, number: int, set: int, digest: int) -> Pending[None]:
-        """Make the idle bank the program from a set on, the next one; the answer is the acknowledgement. ``number``
-        is that of the edit, and ``digest`` the CRC-32 of what was loaded: docs/control/program_banks.md."""
-        words = pack(_EDIT, {"number": number, "set": set, "digest": digest}, "Edit's")
-        request = self._submit(Opcode.EDIT, f"edit {number} from set {set} on", count=EDIT_WORDS, words=[words],
-                               answer=0)
+    def submit_edit(self, edit: Words, name: str) -> Pending[None]:
+        """Send the words of an EDIT, with a name for messages; the answer is the acknowledgement."""
+        request = self._submit(Opcode.EDIT, name, count=EDIT_WORDS, words=[edit], answer=0)
         return Pending(self.complete, [request], _nothing)
 
     def submit_run(self, run: ProgramRun) -> Pending[None]:

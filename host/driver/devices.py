@@ -13,6 +13,7 @@ from typing import Any, TypeVar, overload
 
 from hdl.config import Configuration
 from host.driver.device import Device
+from host.driver.elements import element_format
 from host.driver.transport import Pending
 from host.driver.words import Vector, Words
 
@@ -51,7 +52,7 @@ class Formats:
             alike(configs, name)
         config, self._configs = configs[0], configs
         self.segment = int(config.segment)  # elements in a segment
-        self.int16 = bool(config.is_int16)  # whether elements are 16-bit integers
+        self.elements = element_format(config)
         self.weight_codec = str(config.weights.codec)  # name of the codec of new weights in a fused update
         self.has_codebook = bool(config.codebook_words)  # whether it has centroids, which the host loads
         self.gradient_codec = str(config.gradients)  # name of the codec of gradients and their sums

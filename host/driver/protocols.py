@@ -3,16 +3,20 @@
 A part that nodes lack raises ``ValueError`` when it is asked for.
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hdl.config import Configuration
 from host.driver.command_queueing import CommandQueueing
 from host.driver.devices import Formats
-from host.driver.node_operations import ListCompute, NodeOperations
-from host.driver.ring_collectives import QuorumUpdates, RingCollectives, WeightUpdates
+from host.driver.node_operations import NodeOperations
+from host.driver.ring_collectives import RingCollectives, WeightUpdates
 from host.driver.ring_memory import RingMemory, RingPartition
 from host.driver.ring_registers import RingCounters, RingSettings
-from host.features.programs.ring_programs import RingPrograms
+
+if TYPE_CHECKING:
+    from host.features.compute.list_compute import ListCompute
+    from host.features.programs.ring_programs import RingPrograms
+    from host.features.quorum.quorum_updates import QuorumUpdates
 
 __all__ = ["FlatRing", "TrainingRing", "VectorRing"]
 
@@ -58,13 +62,13 @@ class TrainingRing(VectorRing, Protocol):
     def local(self) -> NodeOperations: ...
 
     @property
-    def programs(self) -> RingPrograms: ...
+    def programs(self) -> "RingPrograms": ...
 
     @property
-    def quorum(self) -> QuorumUpdates: ...
+    def quorum(self) -> "QuorumUpdates": ...
 
     @property
-    def compute(self) -> ListCompute: ...
+    def compute(self) -> "ListCompute": ...
 
     def recover(self) -> None:
         """Put the ring in order after a failure."""

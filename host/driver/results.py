@@ -4,13 +4,9 @@ import dataclasses
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from host.driver.command import Event
 from host.driver.masking import Matrices
-from host.driver.trace import TraceRecord
-from host.features.quantization.inference import Integers
 
-__all__ = ["Cycles", "InferOutcome", "ListsOutcome", "MaskOutcome", "Outcome", "Passes", "SparsifyOutcome", "known",
-           "slowest", "total"]
+__all__ = ["Cycles", "MaskOutcome", "Outcome", "SparsifyOutcome", "known", "slowest", "total"]
 
 #: Number of cycles; None for a command of golden nodes without a model of its cycles.
 Cycles: TypeAlias = int | None
@@ -62,34 +58,3 @@ class SparsifyOutcome:
 
     dropped: list[int]  # elements on each node that were moved to its errors
     cycles: Cycles  # cycles on the slowest node
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InferOutcome:
-    """Result of inference."""
-
-    outputs: Integers  # sums of the last layer, a row for each sample
-    cycles: Cycles  # sum over commands, each counted on its slowest node
-    multiplied: int  # cycles in which all lanes of a node have multiplied, summed over all nodes
-    commands: int  # number of commands, which ran one after the other
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ListsOutcome:
-    """End of a list on all nodes that have run it."""
-
-    cycles: Cycles  # on the node where it took longest
-    # cycles in which all lanes of a node's unit for centroids have multiplied, added up over the nodes
-    multiplied: int = 0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Passes:
-    """Result of a run."""
-
-    events: list[list[Event]]  # events of each node, those of its first queue before those of the next
-    # starts and ends of its commands; empty where they were not asked for, and on nodes with one queue
-    traces: list[list[TraceRecord]]
-    # cycles from the first start to the last end, of the node on which they were most. Without traces, the sum of the
-    # cycles that its commands took.
-    outcome: Outcome

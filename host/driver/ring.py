@@ -26,24 +26,27 @@ Two vectors at the same time::
 
 import functools
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from hdl.config import Configuration
-from hdl.features.slots.job_table import JobFrame
-from hdl.features.slots.link import PERIOD
 from host.driver.command_queueing import CommandQueueing
 from host.driver.device import Device
 from host.driver.devices import TIMEOUT, Devices, Formats
 from host.driver.diagnosis import RingError
-from host.driver.node_operations import ListCompute, NodeOperations, PlannedLists
-from host.driver.ring_collectives import QuorumUpdates, RingCollectives
+from host.driver.node_operations import NodeOperations
+from host.driver.planned_lists import PlannedLists
+from host.driver.ring_collectives import RingCollectives
 from host.driver.ring_memory import RingMemory, RingPartition
 from host.driver.ring_registers import RingCounters, RingSettings
-from host.features.programs.ring_programs import RingPrograms
+from host.feature import feature, features_of
+
+if TYPE_CHECKING:
+    from host.features.compute.list_compute import ListCompute
+    from host.features.programs.ring_programs import RingPrograms
+    from host.features.quantization.node_inference import NodeInference
+    from host.features.quorum.quorum_updates import QuorumUpdates
 
 __all__ = ["ConnectedNodes", "Ring"]
-
-_SYNCS = 8
-"""Periods of SYNCs in which nodes should have a TIME."""
 
 
 class ConnectedNodes:
@@ -103,31 +106,15 @@ class ConnectedNodes:
         self.devices.write_register("CONTROL", 1)
         # With the links held in reset, the running command ends at once, and a queued one when it starts.
         self.commands.drain()
-        if self.config.link.jobs > 1:  # packets of this job still pass nodes of the other job
-            self.devices[0].submit_pop_event(JobFrame.of(self.config).cycles).result()
-        elif self.config.link.slots:
-            self.devices.ask(lambda rank, device: device.submit_write_register("SLOT_PLACE", rank | self.nodes << 4))
+        present = features_of(self.config)
+        for one in present:
+            one.in_reset(self.devices)
         self.devices.write_register("CONTROL", 0)
         self.commands.drain()
-        if self.config.link.slots and self.nodes > 1:
-            _wait_for_time(self.devices)
+        for one in present:
+            one.after_reset(self.devices)
         self.counters.mark()
         self.commands.begin_epoch()
-
-
-def _wait_for_time(devices: Devices) -> None:
-    """Wait until all nodes have a valid TIME: slots need one, a ring of one node does not.
-
-    Raises ``RingError`` if a node has none after several SYNCs of rank 0.
-    """
-    for _ in range(_SYNCS):
-        lacks = [rank for rank, device in enumerate(devices) if not device.read_fields("TIME_STATUS")["valid"]]
-        if not lacks:
-            return
-        devices[0].submit_pop_event(PERIOD).result()  # there is none: this takes PERIOD cycles
-    raise RingError(f"nodes without valid TIME after {_SYNCS * PERIOD:,} cycles: "
-                    f"{', '.join(devices[rank].name for rank in lacks)}; check the links of the ring",
-                    cause=lacks[0], events=[None] * len(devices))
 
 
 class Ring(ConnectedNodes):
@@ -141,19 +128,33 @@ class Ring(ConnectedNodes):
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
         super().__init__(devices, timeout=timeout)
-        self._planned = PlannedLists()
+        #: Lists that nodes may run.
+        self.planned = PlannedLists()
         self.partition = RingPartition(self.devices)
         self.memory = RingMemory(self.devices, self.partition)
         self.collectives = RingCollectives(self.partition, self.memory, self.settings, self.commands, self.formats)
         self.local = NodeOperations(self.devices, self.memory, self.settings, self.commands)
-        self.programs = RingPrograms(self.devices, self.commands, self._planned)
 
     @functools.cached_property
-    def quorum(self) -> QuorumUpdates:
+    def programs(self) -> "RingPrograms":
+        """Programs, of which nodes without program memories are sent the commands."""
+        programs: RingPrograms = feature("programs").part(self)
+        return programs
+
+    @functools.cached_property
+    def quorum(self) -> "QuorumUpdates":
         """Updates that wait for a quorum; a ``ValueError`` if nodes have no rounds."""
-        return QuorumUpdates(self.devices, self.memory)
+        updates: QuorumUpdates = feature("quorum").part(self)
+        return updates
 
     @functools.cached_property
-    def compute(self) -> ListCompute:
+    def compute(self) -> "ListCompute":
         """Lists of layers; a ``ValueError`` if nodes do not compute."""
-        return ListCompute(self.devices, self.memory, self.commands, self._planned)
+        lists: ListCompute = feature("compute").part(self)
+        return lists
+
+    @functools.cached_property
+    def inference(self) -> "NodeInference":
+        """Quantized inference; a ``ValueError`` if nodes have none."""
+        inference: NodeInference = feature("quantization").part(self)
+        return inference

@@ -1,4 +1,4 @@
-"""Collectives: sums of gradients, updates of weights, at once or by a quorum, and transfers of weights."""
+"""Collectives: sums of gradients, updates of weights, and transfers of weights."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from hdl.control.protocol import EventFlag, Operation
 from hdl.group import GROUP
 from hdl.memory_map import REGION_BASES
 from host.driver.command_queueing import CommandQueueing, PendingCommand
-from host.driver.devices import Devices, Formats
+from host.driver.devices import Formats
 from host.driver.memory import Buffer, Buffers, Where, place
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import Outcome, slowest
@@ -18,7 +18,7 @@ from host.driver.ring_memory import RingMemory, RingPartition
 from host.driver.ring_registers import RingSettings
 from sim.golden.ring import groups_before, largest_block
 
-__all__ = ["QuorumUpdates", "RingCollectives", "WeightUpdates", "outcome_of"]
+__all__ = ["RingCollectives", "WeightUpdates", "outcome_of"]
 
 
 def outcome_of(pending: PendingCommand[Outcome]) -> Outcome:
@@ -227,44 +227,3 @@ class RingCollectives(WeightUpdates):
     def quiesce(self) -> Outcome:
         """Wait until all commands before have ended."""
         return self.submit(Operation.QUIESCE).result()
-
-
-#: Bits of register RESUMED_SET.
-_SLOT, _READY = 16, 17
-
-
-class QuorumUpdates:
-    """Updates that wait for a quorum of the nodes' gradients; a ``ValueError`` if the nodes have no rounds."""
-
-    def __init__(self, devices: Devices, memory: RingMemory):
-        if not devices.config.has_quorum:
-            raise ValueError("Nodes must have rounds for gradients that may be late")
-        self._devices = devices
-        self._memory = memory
-
-    def write_rules(self, registers: dict[str, int | float], scales: npt.NDArray[np.uint32]) -> None:
-        """Write the rules of updates, by register, and the table of scales."""
-        for name, value in registers.items():
-            self._devices.write_register(name, value)
-        self._memory.write_space("scales", [scales] * len(self._devices))
-
-    def set_flags_of(self, rank: int, flags: int) -> None:
-        """Set flags of one node."""
-        self._devices[rank].write_register("FLAGS", flags)
-
-    def write_gradient_of(self, rank: int, gradient: npt.NDArray[Any], buffer: Buffer) -> None:
-        """Write the gradient of one node to a buffer of its gradient memory."""
-        if len(gradient) != buffer.length:
-            raise ValueError(f"Gradient must have the {buffer.length} elements of its buffer, not {len(gradient)}")
-        self._devices.write_space(buffer.space, buffer.base, {rank: self._memory.to_words(gradient)})
-
-    def resume_set(self, rank: int, slot: int, tag: int, gradient: npt.NDArray[Any], buffer: Buffer) -> None:
-        """Give a node a gradient again that it had computed for a round, in the slot with this buffer."""
-        self.write_gradient_of(rank, gradient, buffer)
-        device = self._devices[rank]
-        for ready in (1, 0):
-            device.write_register("RESUMED_SET", tag & 0xFFFF | slot << _SLOT | ready << _READY)
-
-    def slots(self) -> list[list[dict[str, int]]]:
-        """Slots of each node: number of the round, and whether it is computing, pending or taken."""
-        return [[device.read_fields(f"SLOT_{slot}") for slot in range(2)] for device in self._devices]

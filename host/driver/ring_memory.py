@@ -10,7 +10,7 @@ from hdl.ring.topology import RingTopology
 from host.driver.devices import Devices
 from host.driver.memory import Allocation, Allocator, Buffer, Buffers, Where, place
 from host.driver.words import Vector
-from host.features.codebook.codebooks import codebook_words
+from host.feature import feature
 from sim.golden.ring import block_indices, largest_block
 
 __all__ = ["RingMemory", "RingPartition", "Rows"]
@@ -200,7 +200,7 @@ class RingMemory:
         """
         if not self._formats.has_codebook:
             raise ValueError(f"Nodes must have a weight codec with a codebook, not {self._formats.weight_codec}")
-        words = codebook_words(self._formats.weight_codec, centroids)
+        words = feature("codebook").codebook_words(self._formats.weight_codec, centroids)
         self.write_space("codebook", [words] * len(self._devices))
         return len(self._devices) * len(words)
 
@@ -324,24 +324,13 @@ class RingMemory:
         """Write one vector per node, in order of rank, to a memory of all nodes, or of some ranks."""
         if len(vectors) != len(self._devices):
             raise ValueError(f"Vectors must be one per node, {len(self._devices)}, not {len(vectors)}")
-        words = dict(enumerate(map(self.to_words, vectors)))
+        words = dict(enumerate(map(self._formats.elements.to_words, vectors)))
         self._devices.write_space(space, base, words if ranks is None else {rank: words[rank] for rank in ranks})
 
     def _read(self, space: str, buffer: Buffer, ranks: Iterable[int] | None = None) -> Vector:
         counts = dict.fromkeys(range(len(self._devices)) if ranks is None else ranks, buffer.length)
-        return self._to_elements(np.stack(list(self._devices.read_space(space, buffer.base, counts).values())))
-
-    def to_words(self, vector: Vector) -> npt.NDArray[Any]:
-        """Words of elements, in the form that the host writes."""
-        if not self._formats.int16 or vector.dtype == np.uint32:
-            return vector
-        if vector.dtype != np.int16:
-            raise TypeError(f"Elements of int16 nodes must be int16, not {vector.dtype}")
-        return vector.astype(np.int32).view(np.uint32)
-
-    def _to_elements(self, words: npt.NDArray[np.uint32]) -> Vector:
-        """Elements of words that the host has read."""
-        return words.astype(np.uint16).view(np.int16) if self._formats.int16 else words.view(np.float32)
+        rows = self._devices.read_space(space, buffer.base, counts)
+        return self._formats.elements.from_words(np.stack(list(rows.values())))
 
 
 def _length(where: Where) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hdl.compression.registry import RAW, ZERO_VALUE
-from hdl.config import Configuration
+from hdl.config import FP32, Configuration
 from hdl.group import GROUP
 from host.arguments import Argument, Instance, Integer, Items, Number, Optional, represent, wrong
 from host.driver.memory import aligned
@@ -101,7 +101,7 @@ def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, opti
                          f"{', '.join(str(one.planes) for one in optimizers)}: take a job for each")
     if config.codebook_words:
         raise ValueError(f"Weight codec of a job must be one without a codebook, not {config.weights.codec}")
-    if config.is_int16:
+    if config.element != FP32:
         raise ValueError(f"Nodes of a job must have elements of fp32, not of {config.element}")
     if density is not None and not config.sparsify:
         raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not send")

@@ -7,21 +7,23 @@ import dataclasses
 import operator
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from host import schema
 from host.columns import Column, columns_of, record
 from host.driver.results import total
-from host.features.grid.course import Course
-from host.features.programs.measured import SCHEDULES
 from host.reports.changes import CHANGES, hops
+from host.reports.schedules import SCHEDULES
 from host.reports.summary import verdict
 from host.reports.training_picture import draw
 from host.training.record import NODE, Step, Training, TrainingConfig
 from host.transports.session import Elapsed, TransportName
 from sim.link_faults import RandomFaults, wires
+
+if TYPE_CHECKING:
+    from host.features.grid.course import Course
 
 __all__ = ["SCHEMA", "TARGET", "Simulation", "build_report", "draw_report"]
 
@@ -56,7 +58,7 @@ class Simulation:
     #: Faults of the links, of nodes whose links repeat words.
     faults: RandomFaults | None = None
     #: Rings of a grid.
-    course: Course | None = None
+    course: "Course | None" = None
     #: Partition of a ring with a slow link, and the cycles for which it was chosen.
     partitioning: dict[str, Any] | None = None
 

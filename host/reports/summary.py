@@ -6,9 +6,9 @@ from rich.console import Console
 
 from host.columns import Table, count_text, pairs, ratio_text
 from host.driver.results import Cycles, total
-from host.features.programs.measured import schedules_of
 from host.reports.changes import nodes_of, rows_of
 from host.reports.page import NO_WITNESS
+from host.reports.schedules import schedules_of
 from host.reports.training_picture import codecs_of, only_compresses
 from host.training.record import NODE
 

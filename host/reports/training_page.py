@@ -7,9 +7,9 @@ from typing import Any
 
 from hdl.config import NodeConfig
 from host.columns import Column, Table
-from host.features.programs.measured import schedules_of
 from host.reports.changes import table_of_changes
 from host.reports.page import Note, Picture, settings_table, simulation_notes, write_page
+from host.reports.schedules import schedules_of
 from host.reports.summary import figures, verdict
 from host.reports.training_picture import heading
 from host.transports.session import TransportName

@@ -4,112 +4,24 @@ This is the only list of them: runs are checked with it, and error messages, doc
 it.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS
-from host.features.programs.schedules import Kind
-from host.features.quorum.config import Late
 from host.run import sections
-from host.run.defaults import is_programmed, with_defaults
-from host.run.sections import LEADS, SECTIONS, flag
+from host.run.coupling import Coupling
+from host.run.defaults import with_defaults
+from host.run.sections import SCHEDULES, SECTIONS, flag
 from host.run.spec import RunSpec
 from host.training.optimizers import OptimizerName
-from host.training.record import HOST, NODE
+from host.training.record import NODE
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 from sim.golden.codecs import RAW, ZERO_VALUE
 
-__all__ = ["COUPLINGS", "SCHEDULED", "Coupling", "check"]
+__all__ = ["COUPLINGS", "check"]
 
-
-def _plain(value: Any) -> Any:
-    return getattr(value, "value", value)
-
-
-def _words(values: tuple[Any, ...]) -> str:
-    *first, last = (str(_plain(value)) for value in values)
-    return f"{', '.join(first)} or {last}" if first else last
-
-
-@dataclasses.dataclass(frozen=True)
-class Coupling:
-    """Condition of an option."""
-
-    #: Field of the option; the coupling is of one ``value`` of it, if there is one.
-    option: str
-    #: Field that it depends on, or fields of which one must be given.
-    other: str | tuple[str, ...]
-    #: Values of the other field with which the option applies; None for any that is given, and () for none.
-    allowed: tuple[Any, ...] | None
-    #: Why it does not apply otherwise.
-    reason: str
-    #: Value of the option.
-    value: Any = None
-
-    def violated(self, given: RunSpec, full: RunSpec) -> bool:
-        """Whether a run breaks it, from the given values and from those with all defaults."""
-        if not given.given(self.option) or self.value not in (None, given.value(self.option)):
-            return False
-        others = [_value(full, path) for path in self._others]
-        if self.allowed is None:
-            return all(_is_absent(other) for other in others)
-        if self.allowed == ():
-            return not _is_absent(others[0])
-        return others[0] not in self.allowed
-
-    @property
-    def _others(self) -> tuple[str, ...]:
-        return (self.other,) if isinstance(self.other, str) else self.other
-
-    @property
-    def left(self) -> str:
-        """The option, with its value if the coupling is of one."""
-        return flag(self.option) + ("" if self.value is None else f" {_plain(self.value)}")
-
-    @property
-    def condition(self) -> str:
-        """Runs that it is for."""
-        flags = _words(tuple(flag(path) + (f" {NODE}" if path == "compute.on" else "") for path in self._others))
-        if self.allowed is None:
-            return f"a run with {flags}"
-        if self.allowed == ():
-            return f"a run without {flags}"
-        named = tuple(value for value in self.allowed if value is not None)
-        section, _, name = self._others[0].partition(".")
-        choices = SECTIONS[section].options()[name].choices if section in SECTIONS else None
-        rest = tuple(choice for choice in choices or () if choice not in named)
-        if None in self.allowed and 0 < len(rest) < len(named):  # the exceptions are fewer
-            return f"a run without {flag(self._others[0])} {_words(rest)}"
-        text = f"{flag(self._others[0])} {_words(named)}"
-        return text if None not in self.allowed else f"{text}, or a run without {flag(self._others[0])}"
-
-    def message(self, given: RunSpec, full: RunSpec) -> str:
-        """Text of the error, for a run's given values and those with all defaults."""
-        other, value = self._others[0], _value(full, self._others[0])
-        actual = f", not {_words((value,))}" if self.allowed and value is not None else ""
-        if not given.given(other) and not _is_absent(value):
-            source = next((path for path in _SOURCES.get(other, ()) if given.given(path)), None)
-            actual += "" if source is None else f", which {flag(source)} implies"
-        return f"Option {self.left} is for {self.condition}{actual} ({self.reason}): leave it out"
-
-
-def _is_absent(value: Any) -> bool:
-    """Whether an option is not given; zero is a value."""
-    return value is None or value is False or value == HOST
-
-
-def _value(spec: RunSpec, path: str) -> Any:
-    """Value of a field; schedules with a loop of their own all have momentum."""
-    has_momentum = path == "optimizer.rule" and spec.value("schedule.kind") in SCHEDULED
-    return OptimizerName.MOMENTUM if has_momentum else spec.value(path)
-
-
-#: Options that lead to a value of an option that is not given.
-_SOURCES = {"backend.transport": ("backend.device",), "backend.board": ("backend.device", "backend.transport"),
-            "schedule.overlap": ("compute.on",), "optimizer.rule": ("workload.name", "backend.board")}
 
 _V, _M, _P, _G, _B, _S = (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM, TransportName.GOLDEN,
                           TransportName.BOARD, TransportName.SERIAL)
@@ -123,7 +35,7 @@ _BUILT = "a board's nodes are as they were built"
 
 def _boards(has: Callable[[Any], Any]) -> tuple[str, ...]:
     """Boards with nodes that have something."""
-    return tuple(name for name, board in BOARDS.items() if has(board.node))
+    return tuple(name for name in BOARDS.present if has(BOARDS[name].node))
 
 
 COUPLINGS = (
@@ -134,7 +46,7 @@ COUPLINGS = (
     Coupling("backend.host_port", "backend.transport", (_V,), "other transports always have the host port"),
     Coupling("backend.arithmetic", "backend.transport", (_V,), "only Verilated nodes have native units"),
     *(Coupling("backend.board", "backend.arithmetic", (), "it has no floating-point units", value=name)
-      for name, board in BOARDS.items() if board.node.is_int16),
+      for name in _boards(lambda node: not node.has_ring)),
     Coupling("ring.link_latency", "backend.transport", (_V, _M, _P, _G), "a board's wires are as long as they are"),
     Coupling("backend.baud", "backend.transport", (_S,), "it is the rate of a serial port"),
     Coupling("backend.reconnect", "backend.transport", (_B, _S), "no other transport loses its port"),
@@ -147,19 +59,16 @@ COUPLINGS = (
     Coupling("backend.transport", "faults.rate", (), "golden nodes have no links", value=_G),
     Coupling("backend.transport", "backend.board", (), "golden nodes are on no board", value=_G),
     Coupling("output.check", "backend.transport", (_V, _M, _P, _B, _S), "golden nodes have no second witness"),
-    Coupling("schedule.overlap", "backend.transport", (_V, _M, _P, _B, _S), "searches go by measured cycles",
-             value="search"),
     Coupling("compute.tiling", "backend.transport", (_V, _M, _P, _B, _S), "searches go by measured cycles",
              value="searched"),
     # Boards.
     Coupling("backend.state_planes", "backend.board", (), _BUILT),
     Coupling("faults.rate", "backend.board", (), _BUILT),
     Coupling("ring.topology", "backend.board", ("simulated", None), _BUILT),
-    Coupling("schedule.overlap", "backend.board", (), _NO_ROOM),
-    Coupling("compute.on", "backend.board", (*_boards(lambda node: not node.is_int16 and node.compute), None),
+    Coupling("compute.on", "backend.board", (*_boards(lambda node: node.compute), None),
              "other boards have no compute engine", value=NODE),
     *(Coupling("optimizer.rule", "backend.board",
-               (*_boards(lambda node: not node.is_int16 and node.memories.planes > 1), None),
+               (*_boards(lambda node: node.memories.planes > 1), None),
                "at most one word of state per weight", value=rule)
       for rule in (OptimizerName.ADAM, OptimizerName.ADAMW)),
     Coupling("formats.density", "formats.gradients", _DROPPING, "zeros do not make other packets shorter"),
@@ -178,21 +87,16 @@ COUPLINGS = (
     Coupling("optimizer.dampening", "optimizer.rule", (_MOMENTUM,), "other rules have none"),
     Coupling("optimizer.moments", "optimizer.rule", (_MOMENTUM, _NESTEROV, OptimizerName.ADAM, OptimizerName.ADAMW),
              "sgd has no state"),
-    Coupling("optimizer.moments", "schedule.overlap", (Kind.NONE.value, Kind.STRICT.value, None),
-             "state of a part may begin inside a word", value=sections.Moments.BF16),
     # The grid.
     Coupling("ring.disable", "ring.topology", None, "parts are those of a grid"),
     Coupling("ring.enable", "ring.topology", None, "parts are those of a grid"),
     Coupling("ring.shape", "ring.topology", None, "a ring has one shape"),
-    Coupling("schedule.overlap", "ring.topology", (), _FIXED),
-    Coupling("schedule.overlap", "workload.name", (_DIGITS,), "programs are made of a perceptron's layers"),
     Coupling("compute.on", "ring.topology", (), _FIXED, value=NODE),
     Coupling("ring.slow_link", "ring.topology", (), "rates are measured in one ring"),
     Coupling("ring.links", "ring.topology", (), "slots are of one ring", value=sections.SLOTS),
     # Links.
     Coupling("faults.seed", "faults.rate", None, "there are no faults to draw"),
     Coupling("ring.slow_link", "faults.rate", (), "words that are repeated are no measure of a link"),
-    Coupling("ring.slow_link", "schedule.overlap", (), "a program has owners of its own"),
     Coupling("ring.slow_link", "compute.activations", (), "lists have owners of their own"),
     Coupling("ring.slow_link", "formats.weights", (RAW,), "the root passes weights on as it has them"),
     Coupling("ring.slow_link", "formats.gradients", (ZERO_VALUE,), "sums are added as they are coded"),
@@ -202,34 +106,15 @@ COUPLINGS = (
     # Computation and memory.
     Coupling("compute.macs", ("schedule.overlap", "schedule.straggler", "compute.on"), None,
              "no engine is counted on"),
-    Coupling("output.chakra", "schedule.overlap", None, "a trace is of a program"),
-    Coupling("output.chakra", "workload.name", (_DIGITS,), "only its program has names of layers"),
-    Coupling("output.compare", "schedule.overlap", (), "its bits are those of a run without"),
-    Coupling("formats.density", "schedule.overlap", (), "programs send everything"),
     Coupling("compute.activations", "workload.name", (_TEXT,), "a perceptron's maps always fit"),
     Coupling("compute.activations", "compute.on", (NODE,), "the host has room for all maps"),
     Coupling("compute.activations", "backend.transport", (_V,), "only Verilated nodes have far memories"),
     Coupling("compute.activations", "backend.board", (), _BUILT),
     Coupling("compute.far", "compute.activations", None, "without it all maps fit"),
     Coupling("compute.memory", "compute.activations", None, "without it all maps fit"),
-    # Quorum updates, and jobs side by side.
-    Coupling("schedule.quorum", "schedule.stale_gradients", (Late.APPLY, Late.DROP), "every update is of all "
-                                                                                     "workers"),
-    Coupling("schedule.deadline", "schedule.stale_gradients", (Late.APPLY, Late.DROP),
-             "every update is of all workers"),
-    Coupling("schedule.staleness_factor", "schedule.stale_gradients", (Late.APPLY,), "no stale gradient is added"),
-    Coupling("schedule.jobs", "ring.links", (sections.SLOTS,), "jobs take turns in slots"),
+    # Schedules.
+    *(coupling for schedule in SCHEDULES.values() for coupling in schedule.couplings()),
 )
-
-_TIME = ("workload.seed", "ring.nodes", "backend.threads", "backend.arithmetic", "model.hidden",
-         "optimizer.learning_rate", "optimizer.momentum", "output.folder")
-#: Fields that apply to schedules with a loop of their own, other than the schedule's.
-SCHEDULED: dict[str, tuple[str, ...]] = {
-    sections.Quorum.kind: (*_TIME, "workload.batch", "ring.link_latency", "backend.host_port", "formats.weights",
-                           "compute.macs", "faults.rate", "faults.seed", "output.checkpoint", "output.resume"),
-    sections.Streaming.kind: (*_TIME, "workload.steps", "output.checkpoint", "output.resume"),
-    sections.SideBySide.kind: (*_TIME, "workload.steps", "workload.epochs", "workload.batch", "ring.links"),
-}
 
 
 def check(spec: RunSpec) -> None:
@@ -247,18 +132,13 @@ def check(spec: RunSpec) -> None:
 
 def _check_schedule(spec: RunSpec) -> None:
     """Raise ``ValueError`` for an option that the schedule does not take."""
-    kind = spec.value("schedule.kind")
-    if isinstance(spec.schedule, sections.Quorum) and spec.schedule.straggler is None:
-        for name in spec.schedule.options():
-            if spec.given(f"schedule.{name}"):
-                raise ValueError(f"Option {flag(f'schedule.{name}')} is for a run with --straggler: leave it out")
-    if kind == sections.Update.kind and is_programmed(spec):
-        raise ValueError("Option --schedule update is for a run without --compute node, or with --density (a "
-                         "perceptron on nodes that compute is trained by a program): leave it out")
-    if kind not in SCHEDULED:
+    schedule = spec.schedule
+    assert schedule is not None
+    schedule.check_given(spec)
+    if schedule.applicable is None:
         return
     for section, part in SECTIONS.items():
         for name in part.options():
             path = f"{section}.{name}"
-            if spec.given(path) and path not in SCHEDULED[kind]:
-                raise ValueError(f"Option {flag(path)} is for a run without {LEADS[kind]}: leave it out")
+            if spec.given(path) and path not in schedule.applicable:
+                raise ValueError(f"Option {flag(path)} is for a run without {schedule.lead}: leave it out")

@@ -4,19 +4,9 @@ import dataclasses
 from typing import Any
 
 from hdl.board import BOARDS
-from host.features.grid.course import grid_size
-from host.features.quorum.config import Late, LateConfig, stragglers
-from host.run.sections import (
-    TEXT_BATCH,
-    TEXT_INTERVAL,
-    TEXT_STEPS,
-    Moments,
-    Program,
-    Quorum,
-    SideBySide,
-    Streaming,
-    Update,
-)
+from host.feature import feature
+from host.run.schedule import Schedule
+from host.run.sections import TEXT_BATCH, TEXT_INTERVAL, TEXT_STEPS, Moments, Update
 from host.run.spec import RunSpec, paths_of
 from host.training.optimizers import LEARNING_RATES, OptimizerName
 from host.training.record import DEFAULT, MACS, NODE, FarMemory, TrainingConfig
@@ -28,15 +18,7 @@ from sim.link_faults import RandomFaults
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
 
-__all__ = ["NODES", "is_programmed", "with_defaults", "without_defaults"]
-
-#: Nodes, or workers, of schedules on no board.
-NODES = {Update: 4, Program: 4, Quorum: LateConfig.workers, Streaming: 4, SideBySide: 8}
-
-_RATES = {Quorum: LateConfig.learning_rate, Streaming: 0.05}
-
-#: Steps of layer streaming.
-_SETS = 6
+__all__ = ["is_programmed", "with_defaults", "without_defaults"]
 
 
 def with_defaults(spec: RunSpec) -> RunSpec:
@@ -86,20 +68,8 @@ def _schedule(spec: RunSpec) -> RunSpec:
         return spec.replace({"schedule.overlap": "none"})
     if spec.schedule is None:
         return spec.replace({"schedule.kind": Update.kind})
-    if isinstance(spec.schedule, Quorum):
-        late = Late.APPLY if spec.schedule.stale_gradients is None else spec.schedule.stale_gradients
-        waits = late is Late.WAIT
-        workers = LateConfig.workers if spec.ring.nodes is None else spec.ring.nodes
-        slow = stragglers(spec.schedule.straggler or "")
-        return spec.replace(_missing(spec, {
-            "schedule.stale_gradients": late, "schedule.skew": LateConfig.skew, "schedule.cycles": LateConfig.cycles,
-            "schedule.deadline": None if waits else LateConfig.deadline,
-            "schedule.quorum": None if waits else max(1, workers - len(slow)),
-            "schedule.staleness_factor": LateConfig.factor if late is Late.APPLY else None}))
-    if isinstance(spec.schedule, Streaming):
-        return spec.replace(_missing(spec, {"schedule.format": RAW, "schedule.server_far": "4",
-                                            "schedule.worker_far": "1", "schedule.window": 4160}))
-    return spec
+    assert spec.schedule is not None
+    return spec.replace(_missing(spec, spec.schedule.defaults(spec)))
 
 
 def is_programmed(spec: RunSpec) -> bool:
@@ -108,17 +78,16 @@ def is_programmed(spec: RunSpec) -> bool:
             and spec.backend.board is None)
 
 
-def _is_ring(spec: RunSpec) -> bool:
-    """Whether the run is of one job, in steps of all workers."""
-    return isinstance(spec.schedule, Update | Program)
+def _plan(spec: RunSpec) -> Schedule:
+    """The schedule, which the run has."""
+    assert spec.schedule is not None
+    return spec.schedule
 
 
 def _workload(spec: RunSpec) -> dict[str, Any]:
     text, own = spec.workload.name is WorkloadName.TEXT, spec.workload
-    if isinstance(spec.schedule, Quorum):
-        return {"workload.batch": LateConfig.batch}
-    if isinstance(spec.schedule, Streaming):
-        return {"workload.steps": _SETS}
+    if (other := _plan(spec).workload) is not None:
+        return dict(other)
     lengths: dict[str, Any] = {}
     if own.epochs is None and own.steps is None:
         on_board = spec.backend.transport is TransportName.BOARD
@@ -130,22 +99,22 @@ def _workload(spec: RunSpec) -> dict[str, Any]:
 
 def _ring(spec: RunSpec) -> dict[str, Any]:
     board = spec.backend.board
-    nodes = NODES[type(spec.schedule)]
+    nodes = _plan(spec).nodes
     if board is not None:
         nodes = BOARDS[board].nodes
     if spec.ring.topology is not None:
-        rows, columns = grid_size(spec.ring.topology)
+        rows, columns = feature("grid").size(spec.ring.topology)
         nodes = rows * columns
     simulated = spec.backend.transport not in (TransportName.BOARD, TransportName.SERIAL)
-    latency = LATENCY if simulated and not isinstance(spec.schedule, Streaming | SideBySide) else None
+    latency = LATENCY if simulated and _plan(spec).has_latency else None
     return {"ring.nodes": nodes, "ring.link_latency": latency}
 
 
 def _optimizer(spec: RunSpec) -> dict[str, Any]:
     """Update rule and constants; the constants of the other schedules are those of momentum."""
     text, board, rule = spec.workload.name is WorkloadName.TEXT, spec.backend.board, spec.optimizer.rule
-    if not _is_ring(spec):
-        rate = _RATES.get(type(spec.schedule), LEARNING_RATES[OptimizerName.MOMENTUM])
+    if not _plan(spec).in_steps:
+        rate = _plan(spec).learning_rate or LEARNING_RATES[OptimizerName.MOMENTUM]
         return {"optimizer.learning_rate": rate, "optimizer.momentum": 0.9}
     if rule is None:
         has_state = board is None or bool(BOARDS[board].node.memories.planes)
@@ -158,17 +127,15 @@ def _optimizer(spec: RunSpec) -> dict[str, Any]:
 
 
 def _formats(spec: RunSpec) -> dict[str, Any]:
-    if isinstance(spec.schedule, Streaming | SideBySide):
-        return {}
-    return {"formats.weights": RAW, "formats.gradients": ZERO_VALUE if _is_ring(spec) else None}
+    formats = {"weights": RAW, "gradients": ZERO_VALUE}
+    return {f"formats.{name}": formats[name] for name in _plan(spec).formats}
 
 
 def _compute(spec: RunSpec) -> dict[str, Any]:
     own, digits = spec.compute, spec.workload.name is WorkloadName.DIGITS
-    engine = own.on == NODE or spec.value("schedule.overlap") is not None or isinstance(spec.schedule, Quorum)
-    macs = LateConfig.macs if isinstance(spec.schedule, Quorum) else MACS
-    return {"compute.macs": macs if engine else None,
-            "compute.format": FP32 if digits and _is_ring(spec) else None,
+    engine = own.on == NODE or spec.value("schedule.overlap") is not None
+    return {"compute.macs": MACS if engine else _plan(spec).macs,
+            "compute.format": FP32 if digits and _plan(spec).in_steps else None,
             "compute.tiling": DEFAULT if own.on == NODE and digits else None,
             "compute.far": None if own.activations is None else f"1/{1 / FarMemory.rate:.0f}",
             "compute.memory": None if own.activations is None else FarMemory.kind}
@@ -176,11 +143,11 @@ def _compute(spec: RunSpec) -> dict[str, Any]:
 
 def _rest(spec: RunSpec) -> dict[str, Any]:
     backend = spec.backend
-    integers = backend.board is not None and BOARDS[backend.board].node.is_int16
+    integers = backend.board is not None and not BOARDS[backend.board].node.has_ring
     serial = backend.transport in (TransportName.BOARD, TransportName.SERIAL)
     has_units = backend.transport is TransportName.VERILATED and not integers
     return {"backend.arithmetic": Arithmetic.GATEWARE if has_units else None,
             "backend.reconnect": 30.0 if serial else None,
             "faults.seed": None if spec.faults.rate is None else RandomFaults.seed,
             "output.folder": toolchain.BUILD / "sim",
-            "output.check": True if _is_ring(spec) and backend.transport is not TransportName.GOLDEN else None}
+            "output.check": True if _plan(spec).in_steps and backend.transport is not TransportName.GOLDEN else None}

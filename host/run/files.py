@@ -10,10 +10,9 @@ from rich.console import Console
 
 from hdl.config import Configuration
 from hdl.config.forms import as_dict
-from hdl.features.slots.job_table import JOBS
 from host.console import shown
-from host.features.programs.measured import timeline_names
 from host.output import claim, prepare, write_bytes
+from host.run.sections import SCHEDULES
 from host.run.spec import RunSpec, to_toml
 from host.schema import write_report
 from host.signals import GRACE, Interrupted, Signals, handle_signals
@@ -26,8 +25,8 @@ __all__ = ["FILES", "advice", "end_interrupted", "identity_of", "open_files", "s
            "write_results"]
 
 #: Files that a run of `gradring train` of any kind may write in its output folder.
-FILES = ("report.json", "report.png", "report.html", "run.toml", "weights.npz", NAME, *timeline_names(),
-         *(f"job-{job}/report.json" for job in range(JOBS)))
+FILES = ("report.json", "report.png", "report.html", "run.toml", "weights.npz", NAME,
+         *(name for schedule in SCHEDULES.values() for name in schedule.files()))
 
 
 def identity_of(configs: list[TrainingConfig], node: Configuration, **options: object) -> dict[str, Any]:

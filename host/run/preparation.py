@@ -3,22 +3,20 @@
 import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hdl.board import BOARDS, BoardConfig
 from hdl.config import Configuration, NodeConfig, SingleRing, max_nodes_for
 from host.driver.memory import fitted
-from host.features.compute.engine import engine_node
-from host.features.grid.course import Course
-from host.features.grid.grid import Shape
-from host.features.programs.execution import ALL, OVERLAPS, overlaps, programmed
+from host.feature import feature
 from host.models.digits import digits
 from host.models.layers import widths
 from host.models.text import topics
 from host.models.transformer import TransformerConfig
 from host.options import check_range
-from host.run import defaults, slow_link
-from host.run.nodes import check_stages, course_of, with_formats, with_links, with_ring
+from host.run import slow_link
+from host.run.nodes import with_formats, with_links, with_ring
+from host.run.schedule import Schedule
 from host.run.sections import Moments, Update
 from host.run.spec import RunSpec
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
@@ -27,6 +25,9 @@ from host.training.updates import check_run
 from host.training.workloads import CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LONGEST_REPLAYED, TransportName
 from sim.link_faults import RandomFaults
+
+if TYPE_CHECKING:
+    from host.features.grid.course import Course
 
 __all__ = ["Preparation", "prepare", "random_faults"]
 
@@ -46,7 +47,7 @@ class Preparation:
     #: The last of them, if it is there for comparison.
     plain: TrainingConfig | None = None
     #: Rings of a grid.
-    course: Course | None = None
+    course: "Course | None" = None
     slow: slow_link.SlowLink | None = None
     faults: RandomFaults | None = None
 
@@ -68,32 +69,34 @@ def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Pr
     Raises ``ValueError``: the run is impossible, or an option has no effect on it.
     """
     board = _board(spec)
-    shape = None if spec.ring.shape is None else Shape(spec.ring.shape)
-    course = course_of(spec.ring.topology, disable=spec.ring.disable, enable=spec.ring.enable, shape=shape,
-                       nodes=spec.ring.nodes)
+    course: Course | None = None if spec.ring.topology is None else feature("grid").course(spec.ring)
     node = _node(spec, board, is_grid=course is not None)
     slow = None if spec.ring.slow_link is None else slow_link.SlowLink.parse(spec.ring.slow_link)
     if slow is not None:
         slow.check(nodes=spec.known("ring.nodes"))
-    config = _config(spec)
+    config = _schedule(spec).configs(_config(spec))[0]
     config, task = _task(spec, config, node, say)
     plain = _compared(spec, config)
     if spec.backend.board is None:
         node = _fitted(spec, node, task, [one for one in (config, plain) if one], course=course)
     check_run(node, task, config, nodes=spec.known("ring.nodes"))
     if course is not None:
-        check_stages(course, node, task, config)
-    configs = [config] if plain is None else [config, plain]
-    if spec.value("schedule.overlap") == ALL:
-        configs = [dataclasses.replace(config, overlap=name) for name in overlaps(config)]
+        course.check_run(node, task, config)
+    configs = [*_schedule(spec).configs(config), *([] if plain is None else [plain])]
     return Preparation(spec=spec, board=board, node=node, task=task, configs=configs, plain=plain, course=course,
                        slow=slow, faults=random_faults(spec))
+
+
+def _schedule(spec: RunSpec) -> Schedule:
+    """The schedule, which the run has."""
+    assert spec.schedule is not None
+    return spec.schedule
 
 
 def _board(spec: RunSpec) -> BoardConfig:
     """The board; where there is none, that of default nodes, whose rates nobody looks at."""
     if spec.backend.board is None:
-        return dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=defaults.NODES[Update])
+        return dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=Update.nodes)
     return BOARDS[spec.backend.board]
 
 
@@ -114,7 +117,6 @@ def _node(spec: RunSpec, board: BoardConfig, *, is_grid: bool) -> Configuration:
 def _config(spec: RunSpec) -> TrainingConfig:
     """Configuration of training."""
     workload, optimizer, compute = spec.workload, spec.optimizer, spec.compute
-    overlap = spec.value("schedule.overlap")
     momentum = {name: value for name in ("momentum", "dampening") if (value := getattr(optimizer, name)) is not None}
     engine: dict[str, Any] = {name: value for name, value in (
         ("macs", compute.macs), ("tiling", compute.tiling), ("compute_format", compute.format)) if value is not None}
@@ -123,8 +125,7 @@ def _config(spec: RunSpec) -> TrainingConfig:
         interval=workload.interval, batch=spec.known("workload.batch"), seed=workload.seed,
         hidden=TrainingConfig.hidden if spec.model.hidden is None else widths(spec.model.hidden),
         check=spec.output.check is not False and spec.backend.transport is not TransportName.GOLDEN,
-        density=spec.formats.density,
-        overlap=OVERLAPS[0] if overlap == ALL else overlap, compute=compute.on,
+        density=spec.formats.density, compute=compute.on,
         **engine, far=_far_memory(spec),
         optimizer=create(spec.known("optimizer.rule"), learning_rate=optimizer.learning_rate, **momentum,
                          weight_decay=optimizer.weight_decay, clip=optimizer.clip),
@@ -194,15 +195,13 @@ def _compared(spec: RunSpec, config: TrainingConfig) -> TrainingConfig | None:
 
 
 def _fitted(spec: RunSpec, node: Configuration, task: Workload, configs: list[TrainingConfig], *,
-            course: Course | None) -> Configuration:
+            course: "Course | None") -> Configuration:
     """Nodes with room for the runs, and with the engines that they need."""
     nodes, config = spec.known("ring.nodes"), configs[0]
     node = fitted(node, [one.allocation(task.parameters.size) for one in configs],
                   nodes=nodes if course is None else course.fewest, planes=spec.backend.state_planes)
     if spec.ring.slow_link is not None:
         node = slow_link.with_option(node, task.parameters.size, planes=config.optimizer.planes)
-    if config.compute == NODE:
-        node = engine_node(node, task, config, nodes=nodes)
-    if config.overlap is not None:
-        node = programmed(node, task.parameters.size, len(config.hidden) + 1, stale=config.overlaps, nodes=nodes)
+    for name in [*["compute"] * (config.compute == NODE), *["programs"] * (config.overlap is not None)]:
+        node = feature(name).training_node(node, task, config, nodes=nodes)
     return node

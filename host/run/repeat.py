@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from host.features.quorum import report as quorum
 from host.reports import report as steps
-from host.reports import streaming
+from host.run.sections import SCHEDULES
 from host.run.spec import RunSpec, SpecError, repeatable
 from host.schema import read_report
 
@@ -39,7 +38,8 @@ def check_report(path: Path) -> dict[str, Any]:
     Raises ``SpecError``: it has another report, or none.
     """
     try:
-        report = read_report(path, steps.SCHEMA, quorum.SCHEMA, streaming.SCHEMA)
+        schemas = [schedule.schema() for schedule in SCHEDULES.values()]
+        report = read_report(path, steps.SCHEMA, *(schema for schema in schemas if schema is not None))
     except ValueError as error:
         raise SpecError(str(error)) from None
     rows = next((report[name] for name in _STEPS if name in report), None)

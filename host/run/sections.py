@@ -7,26 +7,28 @@ not apply to the run (:mod:`host.run.couplings`).
 import dataclasses
 import enum
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
-from hdl.features.compute.operands import OPERANDS
-from hdl.features.slots.job_table import JOBS
-from host.features.compute.memory.chain import KINDS
-from host.features.grid.grid import Shape
-from host.features.quorum.config import Late, LateConfig
+from hdl.registry import FEATURES
+from host.feature import feature
 from host.options import COUNT, Section, option
+from host.run.schedule import Schedule
 from host.training.optimizers import LEARNING_RATES, OptimizerName
-from host.training.record import HOST, MACS, NODE, FarMemory, TrainingConfig
+from host.training.record import HOST, MACS, MEMORY_KINDS, NODE, FarMemory, TrainingConfig
 from host.training.workloads import TEXT_LEARNING_RATES, WorkloadName
 from host.transports.session import LATENCY, MAX_LATENCY, TransportName
+from sim.golden.operands import OPERANDS
 from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
 
-__all__ = ["CREDITS", "LEADS", "SCHEDULES", "SECTIONS", "SLOTS", "TEXT_BATCH", "TEXT_INTERVAL", "TEXT_STEPS",
-           "Backend", "Compute", "Faults", "Formats", "Model", "Moments", "Optimizer", "Output", "Program", "Quorum",
-           "Ring", "Schedule", "SideBySide", "Streaming", "Update", "Workload", "flag", "of_schedule"]
+if TYPE_CHECKING:
+    from host.run.spec import RunSpec
+
+__all__ = ["CREDITS", "FLAT", "GRID", "SCHEDULES", "SECTIONS", "SLOTS", "TEXT_BATCH", "TEXT_INTERVAL", "TEXT_STEPS",
+           "Backend", "Compute", "Faults", "Formats", "Model", "Moments", "Optimizer", "Output", "Ring", "Update",
+           "Workload", "flag", "of_schedule"]
 
 #: Steps, examples of a batch and steps between measurements of the character model, by default.
 TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
@@ -34,7 +36,7 @@ TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
 #: When nodes send: when their successors have room, or in slots of a common time.
 CREDITS, SLOTS = "credits", "slots"
 #: Shapes of rings in which all nodes of a grid train one model.
-GRID, FLAT = Shape.GRID.value, Shape.FLAT.value
+GRID, FLAT = "grid", "flat"
 
 
 class Moments(enum.Enum):
@@ -64,7 +66,7 @@ class Workload(Section):
         "Steps, in place of epochs."), shown_default=f"text {TEXT_STEPS}, layer streaming 6")
     batch: int | None = option(None, "--batch", help=(
         "Largest number of examples in a step; with quorum updates, examples of each worker."),
-        shown_default=f"digits {TrainingConfig.batch}, text {TEXT_BATCH}, quorum updates {LateConfig.batch}")
+        shown_default=f"digits {TrainingConfig.batch}, text {TEXT_BATCH}, quorum updates 16")
     interval: int | None = option(None, "--interval", help=(
         "Steps between measurements of the model."), shown_default=f"digits an epoch, text {TEXT_INTERVAL}")
 
@@ -150,7 +152,7 @@ class Optimizer(Section):
     learning_rate: float | None = option(None, "--learning-rate", help=(
         "At the first step; it falls to zero along a straight line, but with quorum updates and layer streaming."),
         shown_default=f"digits {_rates(LEARNING_RATES)}; text {_rates(TEXT_LEARNING_RATES)}; quorum updates and "
-                      f"layer streaming {LateConfig.learning_rate}")
+                      f"layer streaming 0.05")
     momentum: float | None = option(None, "--momentum", help="Momentum of momentum and nesterov.",
                                     shown_default="0.9")
     dampening: float | None = option(None, "--dampening", help="Dampening of momentum.", shown_default="0.0")
@@ -204,98 +206,35 @@ class Compute(Section):
     far: str | None = option(None, "--far", metavar="RATE", help=(
         "Words per cycle of each node's far memory, such as 1/4."), shown_default=f"1/{1 / FarMemory.rate:.0f}")
     memory: str | None = option(None, "--memory", help=(
-        f"What may be done with saved maps: {', '.join(KINDS)}."), shown_default=FarMemory.kind)
+        f"What may be done with saved maps: {', '.join(MEMORY_KINDS)}."), shown_default=FarMemory.kind)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Update(Section):
+class Update(Schedule):
     """Schedule of fused updates: the host orders each step."""
 
     kind: ClassVar[str] = "update"
+    lead: ClassVar[str] = "--schedule update"
+    in_steps: ClassVar[bool] = True
+    has_processes: ClassVar[bool] = True
+    formats: ClassVar[tuple[str, ...]] = ("weights", "gradients")
 
+    def check_given(self, spec: "RunSpec") -> None:
+        from host.run.defaults import is_programmed
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Program(Section):
-    """Schedule by programs on the nodes."""
+        if is_programmed(spec):
+            raise ValueError("Option --schedule update is for a run without --compute node, or with --density (a "
+                             "perceptron on nodes that compute is trained by a program): leave it out")
 
-    kind: ClassVar[str] = "program"
-    panel: ClassVar[str] = "Schedule: program"
+    def check(self, spec: "RunSpec") -> None:
+        from host.run import preparation
 
-    overlap: str | None = option(None, "--overlap", help=(
-        "Compute and communicate by a program: none, strict, layers, chunks:n for n layers at a time, delayed:k for "
-        "the first k layers an update behind, search for the best n, or all, one after the other. Computing is "
-        "modelled, but with --compute node."), shown_default="the host orders each step")
+        preparation.prepare(spec)
 
+    def train(self, spec: "RunSpec") -> dict[str, Any]:
+        from host.run import steps
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Quorum(Section):
-    """Schedule of quorum updates: an update does not wait for stragglers."""
-
-    kind: ClassVar[str] = "quorum"
-    panel: ClassVar[str] = "Schedule: quorum"
-
-    straggler: str | None = option(None, "--straggler", metavar="WORKER:FACTOR,...", help=(
-        "Slow workers and the factors of their computations, such as 3:4.5,1:2. A quorum of workers then closes each "
-        "update; computing is modelled."))
-    quorum: int | None = option(None, "--quorum", help=(
-        "Gradients in time that close an update."), shown_default="the number of workers that are no stragglers")
-    stale_gradients: Late | None = option(None, "--stale-gradients", help=(
-        "Gradients that are late for their update: apply them late, in a later update, wait for them, or drop "
-        "them."), shown_default="apply-late")
-    staleness_factor: float | None = option(None, "--staleness-factor", minimum=0, maximum=1, help=(
-        "Factor of a gradient for each update that it is late."), shown_default=f"{LateConfig.factor:g}")
-    deadline: int | None = option(None, "--deadline", minimum=0, maximum=(1 << 32) - 1, help=(
-        "Cycles after which an update with a gradient is closed."), shown_default="none")
-    skew: float | None = option(None, "--skew", minimum=0, maximum=1, help=(
-        "Fraction of each worker's examples that comes from classes of its own."),
-        shown_default=f"{LateConfig.skew:g}")
-    cycles: int | None = option(None, "--cycles", minimum=1, maximum=COUNT, help="Cycles of the run.",
-                                shown_default=f"{LateConfig.cycles:,}")
-    switch_out: bool = option(False, "--switch-out", help=(
-        "Continue without a worker that was never in time in a block of updates, and the gradients of which were "
-        "dropped: its node is switched out of the ring, of nodes with two ports."))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Streaming(Section):
-    """Schedule of layer streaming: a server sends layers to workers, which hold a few at a time."""
-
-    kind: ClassVar[str] = "streaming"
-    panel: ClassVar[str] = "Schedule: streaming"
-
-    microbatch: int | None = option(None, "--microbatch", help="Examples of a microbatch.", minimum=1, maximum=COUNT,
-                                    shown_default="as many as fit")
-    microbatches: int | None = option(None, "--microbatches", minimum=1, maximum=64, help=(
-        "Microbatches of a step."), shown_default="chosen by the cycles of the first step")
-    plateau: bool = option(False, "--plateau", help="Add a layer wherever the loss does not fall any more.")
-    format: str | None = option(None, "--format", help=(
-        "Format of broadcast weights: raw, mx4, mx6 or mx9, of all layers or of each, with commas."),
-        shown_default="raw")
-    underflow: bool = option(False, "--underflow", help=(
-        "Widen mx4 to mx6 where more than 10 % of a layer's weights are zeros."))
-    server_far: str | None = option(None, "--server-far", metavar="RATE", help=(
-        "Words per cycle of the server's far memory."), shown_default="4")
-    worker_far: str | None = option(None, "--worker-far", metavar="RATE", help=(
-        "Words per cycle of the workers' far memories."), shown_default="1")
-    window: int | None = option(None, "--window", help="Elements of a memory window, and of an accumulator.",
-                                shown_default="4160")
-    resident: bool = option(False, "--resident", help="Keep all layers on the workers.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SideBySide(Section):
-    """Schedule of two jobs on one ring, which take turns in slots."""
-
-    kind: ClassVar[str] = "side-by-side"
-    panel: ClassVar[str] = "Schedule: side by side"
-
-    jobs: int | None = option(None, "--jobs", minimum=1, maximum=JOBS, help=(
-        f"Training runs side by side on one ring with --links {SLOTS}, of every other node each, with --seed and the "
-        f"next one: {JOBS}."), shown_default="1, on all nodes")
-
-
-#: A schedule of a run.
-Schedule = Update | Program | Quorum | Streaming | SideBySide
+        return steps.train(spec)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -345,8 +284,8 @@ SECTIONS: dict[str, type[Section]] = {
     "optimizer": Optimizer, "formats": Formats, "compute": Compute,
     "faults": Faults, "output": Output}
 #: Types of schedules by their kinds.
-SCHEDULES: dict[str, type[Section]] = {kind.kind: kind for kind in (
-    Update, Program, Quorum, Streaming, SideBySide)}
+SCHEDULES: dict[str, type[Schedule]] = {kind.kind: kind for kind in (Update, *sorted(
+    (kind for name in FEATURES for kind in feature(name).schedules()), key=lambda kind: kind.place))}
 
 
 def flag(path: str) -> str:
@@ -357,12 +296,6 @@ def flag(path: str) -> str:
     return flags[0].partition("/")[0]
 
 
-#: Option by which a schedule is asked for.
-LEADS = {Quorum.kind: "--straggler", Streaming.kind: "--schedule streaming",
-          SideBySide.kind: "--jobs", Program.kind: "--overlap",
-          Update.kind: "--schedule update"}
-
-
 def of_schedule(path: str, chosen: str) -> str:
     """Text of the error for a field of another schedule than the ``chosen`` one."""
-    return f"Option {flag(path)} is for a run without {LEADS[chosen]}: leave it out"
+    return f"Option {flag(path)} is for a run without {SCHEDULES[chosen].lead}: leave it out"

@@ -25,6 +25,7 @@ from typing import Any, Self
 from hdl.choices import choice_error
 from host.options import Section
 from host.run import sections
+from host.run.schedule import Schedule
 from host.run.sections import SCHEDULES, SECTIONS, of_schedule
 
 __all__ = ["RunSpec", "SpecError", "fields_of", "from_dict", "paths_of", "read", "repeatable", "to_dict",
@@ -52,7 +53,7 @@ class RunSpec:
     optimizer: sections.Optimizer = dataclasses.field(default_factory=sections.Optimizer)
     formats: sections.Formats = dataclasses.field(default_factory=sections.Formats)
     compute: sections.Compute = dataclasses.field(default_factory=sections.Compute)
-    schedule: sections.Schedule | None = None
+    schedule: Schedule | None = None
     faults: sections.Faults = dataclasses.field(default_factory=sections.Faults)
     output: sections.Output = dataclasses.field(default_factory=sections.Output)
 

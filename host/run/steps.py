@@ -13,15 +13,12 @@ from host.console import Progress, make_console, shown
 from host.driver.devices import TIMEOUT
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
-from host.features.programs import chakra as chakra_files
-from host.features.programs import measured as schedules
-from host.features.programs.execution import ALL, patience_of
+from host.feature import feature
 from host.output import prepare
 from host.reports import events as event_files
 from host.reports import report, summary, training_page
 from host.run import preparation, slow_link
 from host.run.files import advice, end_interrupted, identity_of, open_files, space, until_signal, write_results
-from host.run.nodes import check_past, lines
 from host.run.preparation import Preparation
 from host.run.processes import other_processes, threads_of
 from host.run.repeat import described
@@ -31,7 +28,7 @@ from host.training import weight_files as weights_files
 from host.training.experiment import Experiment, Keeper
 from host.training.optimizers import moments_note
 from host.training.record import Training
-from host.training.workloads import CharacterModel, Classifier, WorkloadName
+from host.training.workloads import CharacterModel, WorkloadName
 from host.transports.session import LATENCY, Session, TransportName, open_session
 
 __all__ = ["train"]
@@ -47,6 +44,8 @@ class _StepRun:
         self.processes = other_processes(spec.backend.processes, nodes=prepared.nodes)
         is_golden = spec.backend.transport is TransportName.GOLDEN
         self.threads = 1 if is_golden else threads_of(spec.backend.threads, prepared.nodes, self.processes)
+        assert spec.schedule is not None
+        self.schedule = spec.schedule
         self.overlap = spec.value("schedule.overlap")
         self.host_port = spec.backend.host_port or spec.backend.transport is not TransportName.VERILATED
         self.kept: dict[str, Any] | None = None
@@ -68,7 +67,12 @@ class _StepRun:
             prepare(spec.output.chakra.parent)
         self.kept = open_files(spec, self.keeper, self.progress.say,
                                space=space(prepared.task, prepared.config, prepared.nodes),
-                               check=lambda content: check_past(prepared.course, content, shown(self.keeper.path)))
+                               check=self._check_past)
+
+    def _check_past(self, content: dict[str, Any]) -> None:
+        """Raise ``CheckpointError`` unless this run can continue that of a checkpoint."""
+        if self.prepared.course is not None:
+            self.prepared.course.check_past(content, shown(self.keeper.path))
 
     def events(self) -> Any:
         """Events for TensorBoard, if they are asked for."""
@@ -84,6 +88,8 @@ class _StepRun:
         """The nodes."""
         spec, prepared, backend = self.spec, self.prepared, self.spec.backend
         config, course = prepared.config, prepared.course
+        patience = 0 if config.overlap is None else feature("programs").patience(prepared.task, config,
+                                                                                prepared.nodes)
         options: dict[str, Any] = {name: value for name, value in (
             ("arithmetic", backend.arithmetic), ("latency", spec.ring.link_latency),
             ("persistence", backend.reconnect)) if value is not None}
@@ -92,7 +98,7 @@ class _StepRun:
                 host_port=self.host_port, faults=prepared.faults, processes=self.processes, device=backend.device,
                 slow_link=None if prepared.slow is None else prepared.slow.as_tuple(),
                 far_rate=None if config.far is None else config.far.rate,
-                timeout=TIMEOUT + patience_of(prepared.task, config, prepared.nodes),
+                timeout=TIMEOUT + patience,
                 baud=prepared.board.baud if backend.baud is None else backend.baud, frequency=prepared.board.clock,
                 grid=None if course is None else (course.rows, course.columns),
                 say=self.progress.say, announce=self.progress.stage, **options) as session:
@@ -129,7 +135,7 @@ class _StepRun:
     def _announce(self, number: int) -> None:
         """Begin the stage of a run."""
         prepared, config = self.prepared, self.prepared.configs[number]
-        if self.overlap == ALL:
+        if self.schedule.several:
             self.progress.say(f"overlap: {config.overlap}")
         elif number:
             name = config.optimizer.name if prepared.config.density is None else "dense"
@@ -141,7 +147,7 @@ class _StepRun:
         """Figures of the simulation, for the report."""
         experiment, prepared, backend = self.experiment, self.prepared, self.spec.backend
         seconds = dict(zip(("run", "comparison"), experiment.seconds, strict=False))
-        if self.overlap == ALL:
+        if self.schedule.several:
             seconds = {"run": sum(experiment.seconds)}
         return report.Simulation(
             transport=self.spec.known("backend.transport").value, threads=self.threads,
@@ -168,13 +174,11 @@ class _StepRun:
 
     def write(self, console: Console, result: dict[str, Any]) -> None:
         """Write and print the results of a run that has ended."""
-        prepared, folder, chakra = self.prepared, self.folder, self.spec.output.chakra
+        prepared, folder = self.prepared, self.folder
         with Progress(console) as progress:
             progress.stage("report")
             written, picture = write_results(self.spec, result), report.draw_report(result, folder)
-            timelines = schedules.write(result, folder, nodes=prepared.nodes) if self.overlap is not None else []
-            if chakra is not None and isinstance(prepared.task, Classifier):
-                timelines += schedules.write_traces(result, prepared.task.layers, chakra, nodes=prepared.nodes)
+            timelines = self.schedule.write(result, self.spec, prepared.task, folder)
             page = training_page.write(result, folder, timelines=timelines)
         weights, parameters = folder / "weights.npz", self.experiment.parameters
         assert parameters is not None
@@ -189,8 +193,8 @@ def train(spec: RunSpec) -> dict[str, Any]:
     """Carry a run out, and return its report; ``typer.Exit`` if a signal has come."""
     if spec.output.tensorboard is not None:
         event_files.needed()
-    if spec.output.chakra is not None:
-        chakra_files.needed()
+    assert spec.schedule is not None
+    spec.schedule.needed(spec)
     console = make_console()
     with Progress(console) as progress:
         progress.stage("data")
@@ -200,7 +204,8 @@ def train(spec: RunSpec) -> dict[str, Any]:
         for line in [] if note is None else [note]:
             progress.say(line)
         if prepared.course is not None:
-            lines(prepared.course, progress.say)
+            for line in prepared.course.lines:
+                progress.say(line)
         run.open_files()
         with run.events() as events, run.session() as session:
             run.carry_out(session, events)

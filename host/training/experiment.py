@@ -20,12 +20,12 @@ from typing import Any
 from host.checkpoints.device_frame import DeviceFrame
 from host.checkpoints.keys import user_key
 from host.driver.ring import Ring
-from host.features.grid.course import Course
-from host.features.grid.rings import Rings
+from host.feature import feature
 from host.models.layers import Array
 from host.signals import Signals
 from host.training import checkpoint
 from host.training.record import Training, TrainingConfig
+from host.training.stages import RingStages
 from host.training.trainer import Trainer, make_trainer
 from host.training.updates import UpdateExecutor
 from host.training.workloads import Workload
@@ -83,11 +83,11 @@ class Experiment:
     """Training runs on the same ring, one after the other, each with its configuration.
 
     They go on from a content that :meth:`Keeper.load` has found, if there is one; on a session with a grid, a course
-    has the rings of each run.
+    (:class:`host.features.grid.course.Course`) has the rings of each run.
     """
 
     def __init__(self, session: Session, task: Workload, configs: list[TrainingConfig], *, keeper: Keeper,
-                 content: dict[str, Any] | None = None, course: Course | None = None):
+                 content: dict[str, Any] | None = None, course: Any = None):
         self._session = session
         self._task = task
         self._configs = configs
@@ -131,14 +131,15 @@ class Experiment:
             self._train(number, trainer, content["state"] if content is not None else None, signals)
             content = None
 
-    def _rings(self) -> Ring | Rings:
+    def _rings(self) -> Ring | RingStages:
         """The ring, or the rings of a course, of a run."""
         if self._course is None:
             return self._session.ring
         assert self._session.grid is not None
         session = self._session
-        return Rings(self._session.grid, self._course,
-                     clock=lambda: None if session.golden else session.elapsed.cycles)
+        stages: RingStages = feature("grid").stages(
+            session.grid, self._course, lambda: None if session.golden else session.elapsed.cycles)
+        return stages
 
     def _train(self, number: int, trainer: Trainer[UpdateExecutor], state: dict[str, Any] | None,
                signals: Signals) -> None:

@@ -9,18 +9,21 @@ from host.cycles.estimate import MACS
 from host.driver.memory import Allocation
 from host.driver.results import Cycles
 from host.errors import ExpectedError
-from host.features.compute.memory.chain import KINDS
-from host.features.programs.schedules import Kind, Schedule
+from host.feature import feature
 from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
 from sim.golden.operands import FP32, operands_of
 
-__all__ = ["DEFAULT", "HOST", "NODE", "SEARCHED", "Change", "DivergenceError", "FarMemory", "Step", "Training",
-           "TrainingConfig", "TrainingError"]
+__all__ = ["DEFAULT", "HOST", "MEMORY_KINDS", "NODE", "SEARCHED", "Change", "DivergenceError", "FarMemory", "Step",
+           "Training", "TrainingConfig", "TrainingError"]
 
 #: Who differentiates: the host, or the nodes.
 HOST, NODE = "host", "node"
 #: Where the factors of matrix products come from: a model, or a search on a node.
 DEFAULT, SEARCHED = "default", "searched"
+
+
+#: What may be done with maps that do not fit into a memory: see :data:`host.features.compute.memory.chain.KINDS`.
+MEMORY_KINDS = ("keep", "swap", "recompute", "mixed")
 
 
 #: What :class:`TrainingConfig` trains with, unless another optimizer is asked for.
@@ -47,7 +50,7 @@ class FarMemory:
     activations: int
     #: Words per cycle from and to the far memory.
     rate: float = 1 / 4
-    #: What may be done with maps that do not fit: one of :data:`host.features.compute.memory.chain.KINDS`.
+    #: What may be done with maps that do not fit: one of :data:`MEMORY_KINDS`.
     kind: str = "mixed"
 
     def __post_init__(self) -> None:
@@ -55,8 +58,8 @@ class FarMemory:
             raise ValueError(f"Activations must be between 1 and {_MOST:,} words, not {self.activations!r}")
         if not 1 / 1024 <= self.rate <= 1:
             raise ValueError(f"Rate of far memory must be between 1/1024 and 1 words per cycle, not {self.rate:g}")
-        if self.kind not in KINDS:
-            raise ValueError(choice_error("Memory", KINDS, self.kind))
+        if self.kind not in MEMORY_KINDS:
+            raise ValueError(choice_error("Memory", MEMORY_KINDS, self.kind))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,7 +119,7 @@ class TrainingConfig:
         if any(width < 1 for width in self.hidden):
             raise ValueError(f"Widths of hidden layers must be at least 1, not {self.hidden!r}")
         if self.overlap is not None:
-            Schedule.parse(self.overlap)
+            feature("programs").overlaps(self.overlap)
         if self.compute not in (HOST, NODE):
             raise ValueError(f"Compute must be {HOST} or {NODE}, not {self.compute!r}"
                              f"{suggestion((HOST, NODE), self.compute)}")
@@ -147,7 +150,7 @@ class TrainingConfig:
     @property
     def overlaps(self) -> bool:
         """Whether passes of the schedule overlap."""
-        return self.overlap is not None and Schedule.parse(self.overlap).kind is Kind.DELAYED
+        return self.overlap is not None and feature("programs").overlaps(self.overlap)
 
     def allocation(self, length: int) -> Allocation:
         """Memory that the nodes need for ``length`` parameters."""
@@ -290,7 +293,7 @@ class Training:
     mask_words_fetched: int = 0
 
     #: Commands of the last step's pass, as :class:`sim.golden.features.programs.program.Span` has them, where nodes
-    #have a program.
+    #: have a program.
     timeline: list[list[Any]] | None = None
     #: Log of the search for a schedule.
     search: list[str] = dataclasses.field(default_factory=list)

@@ -13,15 +13,13 @@ from host.driver.masking import MaskJob, Matrices
 from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.protocols import VectorRing
 from host.driver.words import Vector
-from host.features.codebook.codebooks import codebook
-from host.features.grid.grid import Plan, Shape
+from host.feature import feature, features_of
 from host.models.layers import Array
 
 if TYPE_CHECKING:
     from sim.golden.ring import Traffic, Update
 
-__all__ = ["Codebooks", "GridReference", "IntegerReference", "Part", "Places", "Reference", "golden_settings",
-           "reference_of", "words_of"]
+__all__ = ["Codebooks", "Part", "Places", "Reference", "golden_settings", "is_packed", "reference_of", "words_of"]
 
 
 Bits: TypeAlias = npt.NDArray[np.uint32]
@@ -52,8 +50,8 @@ def golden_settings(settings: Settings | FixedSettings) -> Any:
                               if name != "packed_state"})
 
 
-def _packed(settings: Settings | FixedSettings) -> bool:
-    """Whether state is packed."""
+def is_packed(settings: Settings | FixedSettings) -> bool:
+    """Whether settings have packed state."""
     return isinstance(settings, Settings) and settings.packed_state
 
 
@@ -189,7 +187,7 @@ class Reference:
         """A fused update of the elements at some places, whose gradients and residuals are given; the residuals are
         replaced, and nothing else."""
         golden, formats = self._golden, self._ring.formats
-        numbers, packed_state = golden_settings(settings), _packed(settings)
+        numbers, packed_state = golden_settings(settings), is_packed(settings)
         master, state = self.master[places], [plane[places] for plane in self.state]
         shape: dict[str, Any] = {"packed_state": packed_state, "segment": formats.segment, "lanes": formats.lanes}
         update: Update
@@ -260,116 +258,11 @@ def _together(whole: "Traffic", parts: Sequence["Traffic"]) -> "Traffic":
            ("dense_words", "scatter_bound", "bound", "gather_elements", "gather_payload")})
 
 
-class IntegerReference(Reference):
-    """Golden model of a training run on the int16 node."""
-
-    counter = "COMPRESSED_WORDS"
-
-    def __init__(self, weights: Vector):
-        from sim.golden import masking
-        from sim.golden.features.int16 import int16_node as reduced
-        from sim.golden.ring import Traffic
-
-        self._masking = masking
-        self._reduced = reduced
-        self._traffic = Traffic
-        self.has_master = False
-        self.master = self.weights = words_of(weights)
-        self.state = []
-        self.errors = np.zeros((1, weights.size), dtype=np.uint32)
-        self.residuals = None
-
-    def sparsify(self, gradients: Sequence[Vector], threshold: float, places: Places = _ALL) -> (
-            tuple[list[Vector], list[int]]):
-        gradient, = gradients
-        kept = self._reduced.sparsify(gradient, self._reduced.from_words(self.errors[0]), int(threshold))
-        self.errors = self._reduced.to_words(kept.errors)[np.newaxis]
-        return [kept.gradients.astype(np.int16)], [kept.dropped]
-
-    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
-             parts: Sequence[Part] | None = None, places: Places = _ALL) -> "Traffic":
-        gradient, = gradients
-        update = self._reduced.update(gradient, self._reduced.from_words(self.weights),
-                                      gradient_scale=int(settings.gradient_scale),
-                                      learning_rate=int(settings.learning_rate))
-        self.master = self.weights = self._reduced.to_words(update.weights)
-        return self._traffic(
-            scatter_words=np.array([[update.words]]), gather_words=np.zeros((0, 1), np.int64),
-            dense_words=-(-gradient.size // 2), density=np.array([np.count_nonzero(gradient) / gradient.size]),
-            scatter_bound=0, bound=0, gather_elements=0, gather_payload=0)
-
-    def _pattern(self, number: float) -> Bits:
-        return self._reduced.to_words([int(number)])
-
-
-class GridReference(Reference):
-    """Golden model of a training run in so many rows and columns of enabled nodes; options are those of
-    :class:`Reference`."""
-
-    def __init__(self, ring: VectorRing, *options: Any, rows: int, columns: int):
-        super().__init__(ring, *options)
-        from sim.golden.features.grid import grid
-
-        self._grid = grid
-        self._rows, self._columns = rows, columns
-
-    @property
-    def equivalent_nodes(self) -> float:
-        """At hop h of a row, sums of h nodes are sent, and at hop h of a column, of h whole rows."""
-        rows, columns = self._rows, self._columns
-        hops = rows + columns - 2
-        return columns * (columns - 1 + rows * (rows - 1)) / hops if hops else 1
-
-    def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, turn: int,
-                residuals: Bits | None) -> "Update":
-        numbers, packed_state = golden_settings(settings), _packed(settings)
-        shape = (self._rows, self._columns, -1)
-        update = self._grid.fused_update(
-            gradients.reshape(shape), self.master, self.state, numbers, packed_state=packed_state,
-            weight_codec=self._codec, gradient_codec=self._gradient_codec,
-            residuals=None if residuals is None else residuals.reshape(shape), segment=self._ring.formats.segment,
-            lanes=self._ring.formats.lanes)
-        whole: Update = self._golden.Update(weights=update.weights, master=update.master, state=update.state,
-                                            total=update.total, traffic=self._together(*update.traffic))
-        return whole
-
-    def _together(self, sums: list["Traffic"], updates: list["Traffic"], gathers: list["Traffic"]) -> "Traffic":
-        """Traffic of a step. Hops of rows come before those of columns; bounds are those of the rows, the columns
-        and the gathering that have most to do, one after the other."""
-        rows, columns = self._rows, self._columns
-        gather, = gathers
-        sizes = [len(block) for block in self._golden.block_indices(len(self.master), columns)]
-        # Column c has block (c + 1) mod C.
-        parts = np.array([sizes[(column + 1) % columns] for column in range(columns)]) / max(len(self.master), 1)
-
-        def spread(words: list[npt.NDArray[np.int64]], *, by_row: bool) -> npt.NDArray[np.int64]:
-            """Words of each node at each hop, from those of each row or column."""
-            together = np.stack(words, axis=1 if by_row else 2)  # hops, rows, columns
-            return together.reshape(len(together), rows * columns)
-
-        return self._traffic(
-            scatter_words=np.concatenate([spread([one.scatter_words for one in sums], by_row=True),
-                                          spread([one.scatter_words for one in updates], by_row=False)]),
-            gather_words=np.concatenate([spread([one.gather_words for one in updates], by_row=False),
-                                         spread([gather.gather_words] * rows, by_row=True)]),
-            dense_words=sum(one.dense_words for one in (*sums, *updates)) + rows * gather.dense_words,
-            density=np.concatenate([np.mean([one.density for one in sums], axis=0),
-                                    (parts[:, np.newaxis] * [one.density for one in updates]).sum(axis=0)]),
-            scatter_bound=max(one.scatter_bound for one in sums) + max(one.scatter_bound for one in updates),
-            bound=max(one.bound for one in sums) + max(one.bound for one in updates) + gather.bound,
-            gather_elements=sum(one.gather_elements for one in updates) + rows * gather.gather_elements,
-            gather_payload=sum(one.gather_payload for one in updates) + rows * gather.gather_payload)
-
-
-def reference_of(ring: VectorRing, plan: Plan | None, weights: Vector, planes: int,
+def reference_of(ring: VectorRing, plan: Any, weights: Vector, planes: int,
                  centroids: Bits | None = None) -> Reference:
-    """Golden model of the nodes of a ring, or of the rings of a plan."""
-    if plan is None or plan.shape is not Shape.GRID:
-        return Reference(ring, weights, planes, centroids)
-    row, column = plan.settings[plan.order[0]].seats
-    assert row is not None
-    assert column is not None
-    return GridReference(ring, weights, planes, centroids, rows=column.size, columns=row.size)
+    """Golden model of the nodes of a ring, or of the rings of a plan, if there is one."""
+    found = (feature.reference(ring, plan, weights, planes, centroids) for feature in features_of(ring.config))
+    return next((model for model in found if model is not None), None) or Reference(ring, weights, planes, centroids)
 
 
 class Codebooks:
@@ -385,7 +278,7 @@ class Codebooks:
 
     def load(self, weights: Array) -> None:
         """Make a codebook of weights, and give it to the nodes."""
-        self.centroids = codebook(self._ring.formats.weight_codec, weights)
+        self.centroids = feature("codebook").centroids(self._ring.formats.weight_codec, weights)
         self.words = self._ring.memory.write_codebook(self.centroids)
 
     def refresh(self, number: int, reference: Reference) -> int:

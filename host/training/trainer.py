@@ -17,13 +17,13 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from host.driver.protocols import TrainingRing
-from host.features.grid.rings import Rings
-from host.features.programs.delayed import DelayedExecutor
+from host.feature import feature
 from host.models.digits import Dataset
 from host.signals import Signals
 from host.training.batches import Batch, Batches
 from host.training.executor import Executor
 from host.training.record import Training, TrainingConfig
+from host.training.stages import RingStages
 from host.training.updates import UpdateExecutor
 from host.training.workloads import Classifier, Workload
 
@@ -148,8 +148,8 @@ class Trainer(Generic[ExecutorT]):
         self.executor.resume(state, restored=restored)
 
 
-def make_trainer(ring: TrainingRing | Rings, workload: Workload, config: TrainingConfig, *, every: int | None = None,
-                 on_step: Callable[[Training], None] = lambda training: None,
+def make_trainer(ring: TrainingRing | RingStages, workload: Workload, config: TrainingConfig, *,
+                 every: int | None = None, on_step: Callable[[Training], None] = lambda training: None,
                  on_repeat: Callable[[str], None] = lambda line: None,
                  faults: Callable[[], int] = lambda: 0) -> Trainer[UpdateExecutor]:
     """A trainer whose nodes sum gradients and update weights in each step.
@@ -157,8 +157,8 @@ def make_trainer(ring: TrainingRing | Rings, workload: Workload, config: Trainin
     Parameters are those of :class:`~host.training.updates.UpdateExecutor` and of :class:`Trainer`, but that
     ``on_step`` is given the outcome so far.
     """
-    executor = (DelayedExecutor if config.overlaps else UpdateExecutor)(ring, workload, config, on_repeat=on_repeat,
-                                                                         faults=faults)
+    kind: type[UpdateExecutor] = feature("programs").overlapping() if config.overlaps else UpdateExecutor
+    executor = kind(ring, workload, config, on_repeat=on_repeat, faults=faults)
     return Trainer(executor, Batches(workload.examples, config), total=config.steps(workload.examples), every=every,
                    on_step=lambda: on_step(executor.training))
 

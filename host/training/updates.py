@@ -9,10 +9,6 @@ back through it, gradients are those at the decoded weights, and the owners' mas
 with a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a
 gradient codec that loses something, their residuals are compared at the end of the run.
 
-Nodes of 16-bit integers do the same with fixed points (:mod:`host.training.number_format`) and
-:mod:`sim.golden.features.int16.int16_node`. They have no links: the number of words of their gradients in compressed
-form is compared.
-
 Where the workload has something to be masked, nodes mask it, and everything that they mask is compared likewise. With
 a density, nodes send only the largest elements of their gradients, and add the others to the next ones.
 
@@ -32,10 +28,7 @@ from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.protocols import TrainingRing
 from host.driver.ring_memory import RingMemory
 from host.driver.words import Vector
-from host.features.compute.engine import Computer
-from host.features.grid.grid import Plan, Shape
-from host.features.grid.rings import Rings
-from host.features.programs.execution import Execution, GridExecution, check_schedule, execution_of
+from host.feature import feature, features_of
 from host.training.batches import Batch
 from host.training.comparison import (
     Masks,
@@ -49,12 +42,14 @@ from host.training.comparison import (
     read_weights,
     refuse_nonfinite,
 )
+from host.training.executions import Execution, execution_of
 from host.training.executor import Executor
-from host.training.number_format import check_optimizer, elements_of
-from host.training.record import DivergenceError, Step, Training, TrainingConfig
-from host.training.reference import Codebooks, IntegerReference, Reference, reference_of
+from host.training.number_format import elements_of
+from host.training.record import NODE, DivergenceError, Step, Training, TrainingConfig
+from host.training.reference import Codebooks, Reference, reference_of
 from host.training.sparsifier import Sparsifier, check_zeros
-from host.training.workloads import Classifier, Workload, WorkloadName
+from host.training.stages import RingStages
+from host.training.workloads import Classifier, Workload
 
 __all__ = ["REPEATS", "UpdateExecutor", "check_run", "repeat", "write_nodes"]
 
@@ -67,24 +62,24 @@ class UpdateExecutor(Executor[Step]):
 
     Parameters
     ----------
-    ring : Ring or Rings
-        The ring of all steps, or rings of a grid, one after the other.
+    ring : Ring or RingStages
+        The ring of all steps, or rings one after the other.
     on_repeat : callable
         Called with a line that names the part that is done again, and the reason.
     faults : callable
         Counts the faults that the links were given so far.
     """
 
-    def __init__(self, ring: TrainingRing | Rings, workload: Workload, config: TrainingConfig, *,
+    def __init__(self, ring: TrainingRing | RingStages, workload: Workload, config: TrainingConfig, *,
                  on_repeat: Callable[[str], None] = lambda line: None, faults: Callable[[], int] = lambda: 0):
-        self._rings = ring if isinstance(ring, Rings) else None
+        self._rings = ring if isinstance(ring, RingStages) else None
         self._workload = workload
         self._config = config
         self._on_repeat = on_repeat
         self._faults, self._injected = faults, faults()
         self._length = workload.parameters.size
         self._number, self._total = 0, config.steps(workload.examples)
-        first = ring.ring if isinstance(ring, Rings) else ring
+        first = ring.ring if isinstance(ring, RingStages) else ring
         self._form = elements_of(first, config.optimizer, config.largest(workload.examples))
         self._bind(first)
         # Without a golden model, nobody but the nodes knows what a step would have to be done again from.
@@ -99,20 +94,13 @@ class UpdateExecutor(Executor[Step]):
         self._ring = ring
         ring.memory.require(config.allocation(self._length))
         self._codebooks = Codebooks(ring, config.refresh)
-        if self._plan is not None and self._plan.shape is Shape.GRID:
-            self._execution: Execution = GridExecution(ring, self._length)
-        else:
-            self._execution = self._executes(ring)
+        self._execution = (self._executes(ring) if self._rings is None or self._rings.flat
+                           else Execution(ring, self._length))
         self._computer = self._execution.computer
 
     def _executes(self, ring: TrainingRing) -> Execution:
         """The way in which nodes do steps."""
         return execution_of(ring, self._workload, self._config)
-
-    @property
-    def _plan(self) -> Plan | None:
-        """Rings of a grid, where there is one."""
-        return None if self._rings is None else self._rings.plan
 
     def begin(self) -> None:
         parameters, config = self._workload.parameters, self._config
@@ -134,16 +122,16 @@ class UpdateExecutor(Executor[Step]):
     def _model(self, weights: Vector) -> None:
         """Make the golden model, and the masks and the sparsifier that go with it."""
         ring, config = self._ring, self._config
-        self._reference: Reference = (IntegerReference(weights) if ring.formats.int16
-                           else reference_of(ring, self._plan, weights, config.optimizer.planes,
-                                             self._codebooks.centroids))
+        self._reference: Reference = reference_of(
+            ring, None if self._rings is None else self._rings.plan, weights, config.optimizer.planes,
+            self._codebooks.centroids)
         self._masks = Masks(ring.local, self._reference, config)
         self._sparsify = Sparsifier(ring, self._reference, self._form, config, self._total)
 
     def _distribute(self, weights: Vector) -> None:
         ring, config = self._ring, self._config
         ring.collectives.distribute(weights)  # residuals are zeros afterwards
-        if self._reference.has_master or ring.formats.int16:
+        if self._reference.has_master or not self._form.exact:
             self._workload.parameters[...] = self._form.parameters(read_weights(ring, self._reference, config, 0))
         if config.optimizer.planes:
             ring.memory.clear_state(self._length, packed_state=config.packed_state)
@@ -174,7 +162,7 @@ class UpdateExecutor(Executor[Step]):
     def record(self, step: Step) -> None:
         self.training.steps.append(step)
 
-    def _change(self, rings: Rings) -> None:
+    def _change(self, rings: RingStages) -> None:
         """Go on in other rings, whose nodes, and golden model, have what those before had."""
         number, memory, old = self._number, self._memory(), rings.plan
         change = rings.move(number, self._length, self._config)
@@ -200,7 +188,8 @@ class UpdateExecutor(Executor[Step]):
 
     def _measure(self) -> float:
         """Measure the model, a perceptron on the nodes where these compute."""
-        if not (isinstance(self._computer, Computer) and isinstance(self._workload, Classifier)):
+        if not (self._computer is not None and self._computer.has_scores
+                and isinstance(self._workload, Classifier)):
             if self._blind:
                 self._fetch()
             return self._workload.measure(self._ring.nodes, self._masks, last=self._number == self._total)
@@ -227,7 +216,7 @@ class UpdateExecutor(Executor[Step]):
         self._give(shares, gradients)
         sent_gradients = self._sparsify(number, gradients)
         outcome = self._execution.update()
-        refuse_nonfinite(number, outcome, range(ring.nodes) if self._plan is None else self._plan.order)
+        refuse_nonfinite(number, outcome, range(ring.nodes) if self._rings is None else self._rings.order)
         losses = self._losses(number, losses)
         self.training.search, self.training.timeline = self._execution.log, self._execution.timeline
 
@@ -460,13 +449,12 @@ def write_nodes(memory: RingMemory, reference: Reference, centroids: npt.NDArray
 def check_run(node: Configuration, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
     """Check that a ring of such nodes can do a training run, before there is one; ``ValueError`` with the reason if
     it cannot."""
-    if node.is_int16:
-        if workload.name is not WorkloadName.DIGITS:
-            raise ValueError(f"Workload of int16 nodes must be digits, not {workload.name.value}")
-        check_optimizer(config.optimizer)
+    for present in features_of(node):
+        present.check_numbers(workload, config)
     if config.density is not None and not node.sparsify:
         raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not send")
     if config.density is not None:
         check_zeros(node.gradients)
     config.allocation(workload.parameters.size).check(node, nodes=nodes)
-    check_schedule(node, workload, config, nodes=nodes)
+    for name in [*["compute"] * (config.compute == NODE), *["programs"] * (config.overlap is not None)]:
+        feature(name).check_run(node, workload, config, nodes=nodes)

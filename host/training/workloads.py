@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.masking import Mask, MaskJob, Matrices
-from host.features.programs.schedules import Dense, layers_of
 from host.models.digits import Dataset
+from host.models.layer_shapes import Dense, layers_of
 from host.models.layers import ALTERNATIVE, Array, perceptron
 from host.models.text import Bigram, Characters, Text, collate, decode, encode
 from host.models.transformer import Request, Transformer, TransformerConfig, Use, lockstep

@@ -31,16 +31,16 @@ from host.driver.devices import TIMEOUT
 from host.driver.ring import Ring
 from host.driver.transport import Transport
 from host.driver.words import Words
-from host.features.grid.switching import GridNodes
-from host.features.slots.messages import MessageHub, place_of
+from host.feature import feature
 from host.options import Section, option, with_sections
 from host.transports.backdoor import BackdoorTransport, PortTime
-from host.transports.golden.session import GoldenGrid, GoldenSession, check_golden, open_golden
+from host.transports.golden.session import GoldenSession, check_golden, open_golden
 from host.transports.serial_link import BAUD
 from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
 
 if TYPE_CHECKING:
+    from host.features.grid.switching import GridNodes
     from sim.verilated.part_server import Processes
 
 __all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "MAX_LATENCY", "BoardOptions", "Elapsed", "LinkOptions",
@@ -150,7 +150,7 @@ class Session:
     _port_time: PortTime
     _seconds: Callable[[], float] = lambda: 0.0
     _faults: Callable[[], int] = lambda: 0
-    grid: GridNodes | None = None
+    grid: "GridNodes | None" = None
     golden: bool = False
 
     @property
@@ -306,11 +306,12 @@ class _Opened:
     injected: Callable[[], int] = lambda: 0  # gives the faults of links so far
     golden: GoldenSession | None = None  # golden nodes in place of transports
 
-    def grid(self, devices: list[Device], *, rows: int, columns: int, timeout: int) -> GridNodes:
+    def grid(self, devices: list[Device], *, rows: int, columns: int, timeout: int) -> "GridNodes":
         """The nodes as those of a grid."""
-        if self.golden is not None:
-            return GoldenGrid(self.golden, rows=rows, columns=columns)
-        return GridNodes(devices, rows=rows, columns=columns, timeout=timeout)
+        golden = None if self.golden is None else self.golden.nodes
+        nodes: GridNodes = feature("grid").grid_nodes(devices, golden=golden, rows=rows, columns=columns,
+                                                      timeout=timeout)
+        return nodes
 
 
 def _open_golden(stack: contextlib.ExitStack, request: _Request) -> _Opened:
@@ -338,7 +339,7 @@ def _open_verilated(stack: contextlib.ExitStack, request: _Request) -> _Opened:
         ring.set_far_speed(latency=FAR_LATENCY, rate=simulation.far_rate)
     transports: Sequence[Transport] = list(opened.transports)
     if request.transport is TransportName.MESSAGES:
-        transports = list(MessageHub(transports[0], nodes=request.nodes).transports)
+        transports = feature("slots").reach(transports[0], request.nodes)
     elif not simulation.host_port and not all(ring.spaces):
         announce("transfers by the host port, since the library does not know where memories are")
     elif not simulation.host_port:
@@ -433,7 +434,7 @@ def _session(request: _Request) -> Iterator[Session]:
         devices = opened.golden.devices if opened.golden else [
             Device(watch, request.config, name=f"node {rank}") for rank, watch in enumerate(watches)]
         if request.transport is TransportName.MESSAGES:
-            devices[0].write_register("SLOT_PLACE", place_of(request.nodes))
+            devices[0].write_register("SLOT_PLACE", request.nodes << 4)  # the others learn their places from it
         timeout = request.links.timeout + 4 * request.links.latency
         ring, every = Ring(devices, timeout=timeout), None
         if request.links.grid is None:

@@ -2,8 +2,11 @@
 
 import dataclasses
 import importlib
+import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Generic, TypeVar
+
+from hdl.registry import FEATURES
 
 __all__ = ["LazyTable", "OnDemand"]
 
@@ -25,6 +28,12 @@ class OnDemand(Generic[Entry]):
     target: str
     make: Callable[[Any], Entry]
 
+    @property
+    def present(self) -> bool:
+        """Whether the feature that it is of is in this copy."""
+        owner = re.search(r"\.features\.(\w+)\.", self.target)
+        return owner is None or owner[1] in FEATURES
+
     def load(self) -> Entry:
         """Import the module and make the entry."""
         module, name = self.target.split(":")
@@ -32,7 +41,8 @@ class OnDemand(Generic[Entry]):
 
 
 class LazyTable(MutableMapping[str, Entry]):
-    """Entries by name, in the order in which they were added. Each is loaded once, when it is first read.
+    """Entries by name, in the order in which they were added. Each is loaded once, when it is first read; those of
+    features that are not in this copy are left out.
 
     Parameters
     ----------
@@ -41,7 +51,8 @@ class LazyTable(MutableMapping[str, Entry]):
     """
 
     def __init__(self, entries: Mapping[str, Entry | OnDemand[Entry]]) -> None:
-        self._entries = dict(entries)
+        self._entries = {name: entry for name, entry in entries.items()
+                         if not isinstance(entry, OnDemand) or entry.present}
 
     def __getitem__(self, name: str) -> Entry:
         entry = self._entries[name]

@@ -72,7 +72,7 @@ OPERANDS: LazyTable[Operands] = LazyTable({
     "mx4": _of("sim.golden.features.block_operands.operands:MX4"),
     "mxfp4_e2m1": _of("sim.golden.features.block_operands.operands:MXFP4_E2M1"),
     "mxfp4_e2m1_up": _of("sim.golden.features.block_operands.operands:MXFP4_E2M1_UP"),
-    "nvfp4": _of("sim.golden.features.block_operands.operands:NVFP4"),
+    "nvfp4": _of("sim.golden.features.nvfp4.operands:NVFP4"),
 })
 
 

@@ -13,7 +13,7 @@ from host.commands import wave
 from host.driver.diagnosis import RingError
 from host.driver.errors import ConfigurationError
 from host.driver.results import Outcome
-from host.reports import bench
+from host.labs.bench import bench
 from host.run import steps
 from host.training import weight_files as weights
 from host.training.record import DivergenceError

@@ -13,8 +13,8 @@ from host import cli
 from host.commands import wave as wave_command
 from host.features.quantization import command as quantize_command
 from host.features.quorum import run as quorum
+from host.labs.bench import bench
 from host.labs.sweep import execution
-from host.reports import bench
 from host.reports.summary import figures
 from host.run import steps
 from sim.verilated.toolchain import ToolError

@@ -29,7 +29,7 @@ from boards import bitstream, synth, verilog
 from host import cli
 from host.commands import wave
 from host.features.quantization import command as quantize
-from host.reports import bench
+from host.labs.bench import bench
 from host.run import steps
 from host.labs.sweep import execution
 from sim.verilated.toolchain import ToolError

@@ -14,7 +14,8 @@ from host.features.programs.order import Region
 from host.features.programs.program import CompiledProgram, Program, ProgramError, Queue, Task
 from sim.golden import ring
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
-from sim.golden.features.programs.program_nodes import Nodes, Placed
+from sim.golden.features.programs.program_nodes import ProgramNodes
+from sim.golden.nodes import Placed
 
 #: Groups of each memory that commands work on; weights of odd passes lie behind those of even ones.
 GROUPS = 12
@@ -43,7 +44,7 @@ class Case:
     passes: int
     parity: int
     settings: Settings
-    golden: Nodes
+    golden: ProgramNodes
 
 
 def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:
@@ -178,10 +179,11 @@ def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, 
     if rule is Rule.MOMENTUM:
         scalars |= {"first_decay": 0.75, "first_gain": 1.0}
     codec, centroids = WEIGHT_CODECS[config.weights.codec], centroids_of(config)
-    golden = Nodes(nodes, gradient_words=ELEMENTS, planes=config.memories.planes, weights=np.zeros(GROUP, np.uint32),
-                   weight_codec=codec if centroids is None else codec.bind(centroids),
-                   gradient_codec=GRADIENT_CODECS[config.gradients], segment=config.segment,
-                   activation_words=ELEMENTS, far_words=ELEMENTS)
+    golden = ProgramNodes(nodes, gradient_words=ELEMENTS, planes=config.memories.planes,
+                          weights=np.zeros(GROUP, np.uint32),
+                          weight_codec=codec if centroids is None else codec.bind(centroids),
+                          gradient_codec=GRADIENT_CODECS[config.gradients], segment=config.segment,
+                          activation_words=ELEMENTS, far_words=ELEMENTS)
     golden.weight_stride = ELEMENTS
     golden.gradients = _random(generator, (nodes, ELEMENTS))
     golden.residuals = _random(generator, (nodes, ELEMENTS)) * np.uint32(config.has_residual)

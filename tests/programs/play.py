@@ -10,7 +10,7 @@ import numpy as np
 from host.driver.ring import Ring
 from host.features.programs.program import CompiledProgram, origin_of, spans
 from sim.golden.features.programs.program import Span, remote_of
-from sim.golden.features.programs.program_nodes import Nodes
+from sim.golden.features.programs.program_nodes import ProgramNodes
 from sim.link_faults import RandomFaults
 from sim.verilated.ring import VerilatedRing
 from tests.host import rings
@@ -24,7 +24,7 @@ class MismatchError(AssertionError):
     """Error for a ring whose events, starts or memories differ from the model."""
 
 
-def _memories(golden: Nodes) -> dict[str, Any]:
+def _memories(golden: ProgramNodes) -> dict[str, Any]:
     """The golden contents of each memory, by its name."""
     return {"gradients": golden.gradients, "residuals": golden.residuals, "weights": golden.weights,
             "masters": golden.masters, "activations": golden.activations,

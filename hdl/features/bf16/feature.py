@@ -19,9 +19,12 @@ class BFloat16Feature(Feature):
 
     def operands(self):
         """Its formats for operands of products, by name."""
-        from hdl.features.bf16.operands import describe
+        from hdl.features.bf16 import operands
+        from hdl.features.compute.operands import ScalarOperands
 
-        return {"bf16": describe(codes("bf16").operands)}
+        return {"bf16": ScalarOperands(
+            code=codes("bf16").operands, a=operands.factor_layout(exact=False), b=operands.factor_layout(exact=True),
+            rounder=operands.BFloat16Rounder, multiplier=lambda dsps: operands.BFloat16Multiplier())}
 
 
 FEATURE = BFloat16Feature()

@@ -6,12 +6,11 @@ from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.features.compute.operands import ScalarOperands
 from hdl.floating.format import BF16, FP32
 from hdl.floating.product import Product
 from hdl.floating.stages import register
 
-__all__ = ["BFloat16Multiplier", "BFloat16Rounder", "describe", "factor_layout"]
+__all__ = ["BFloat16Multiplier", "BFloat16Rounder", "factor_layout"]
 
 #: Bits of binary32 that bfloat16 has not.
 _LOWER = FP32.width - BF16.width
@@ -163,9 +162,3 @@ class BFloat16Multiplier(wiring.Component):
         with m.Elif(placed.flush | (placed.edge & ~highest)):
             m.d.sync += [result.exponent.eq(0), result.fraction.eq(0)]
         return m
-
-
-def describe(code):
-    """Description of the format of operands, with its number in an instruction."""
-    return ScalarOperands(code=code, a=factor_layout(exact=False), b=factor_layout(exact=True),
-                          rounder=BFloat16Rounder, multiplier=lambda dsps: BFloat16Multiplier())

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from hdl.config.node import Configuration
+from hdl.config.node import INT16, Configuration
 from hdl.config.ring import SingleRing
 from hdl.feature import Feature
 from hdl.section import Flag, Part, Section, Words, option
@@ -46,7 +46,9 @@ class Int16Config(Configuration):
         Whether the node has the operation SPARSIFY.
     """
 
-    is_int16: ClassVar[bool] = True
+    element: ClassVar[str] = INT16
+    has_ring: ClassVar[bool] = False
+    pipelined_port: ClassVar[bool] = False
     lanes: ClassVar[int] = 1
     segment: ClassVar[int] = 32
     topology: ClassVar[SingleRing] = SingleRing(max_nodes=1)

@@ -36,7 +36,7 @@ class Int16Node(wiring.Component):
     """
 
     def __init__(self, config):
-        if not config.is_int16:
+        if config.has_ring:
             raise ValueError(f"Configuration of an int16 node must be an Int16Config, not {config!r}")
         self._config = config
         self._engines = engines(config)

@@ -4,17 +4,11 @@ Lists of the layers (:mod:`host.features.compute.lists`), or of a sequence of th
 (:mod:`host.features.compute.text_lists`), are written to the activation memories once. In each step a node gets the
 inputs and labels of its share, and computes the gradients that its ring sums; of text it gets characters, and
 differentiates one group of sequences after the other. The test set of a perceptron is classified by the same lists.
-
-On nodes with far memories, saved maps of the text model are kept, moved or made again. Each sequence is a program of
-three queues (:mod:`host.features.far.lists`), which all nodes are given in front of it: a node whose share has no
-further sequence runs it with one of padding, which adds zeros to its gradients.
 """
 
-import abc
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,54 +18,24 @@ from hdl.features.compute.layer_list import PADDING
 from hdl.group import GROUP
 from host.driver.memory import distance_of
 from host.driver.protocols import TrainingRing
-from host.driver.results import Cycles, ListsOutcome, total
+from host.driver.results import Cycles, total
+from host.feature import feature
 from host.features.compute.instructions import Array as Units
 from host.features.compute.instructions import best_factors, up
+from host.features.compute.list_compute import ListsOutcome
 from host.features.compute.lists import Lists, Shared, compile_lists
-from host.features.compute.text_lists import TextLists, TextOperations, compile_text
+from host.features.compute.text_lists import TextLists, compile_text
 from host.features.compute.tiling.searched import SearchedFactors
-from host.features.far.lists import FarText, fit_text
 from host.features.programs.schedules import Copies, Schedule
 from host.models.layers import Array, Labels
 from host.models.text import Characters
-from host.models.transformer import TransformerConfig
+from host.training.differentiator import Differentiator
 from host.training.record import DEFAULT, NODE, TrainingConfig
 from host.training.workloads import CharacterModel, Classifier, Workload
 from sim.verilated import toolchain
 
-__all__ = ["Computer", "Differentiator", "FarTextComputer", "TextComputer", "check_engine", "check_far_text",
-           "check_sequences", "check_text", "computer_of", "differentiator_of", "engine_node", "far_text_lists",
-           "far_text_node", "operations_of", "text_lists", "text_node"]
-
-
-class Differentiator(abc.ABC):
-    """Lists of instructions that the nodes of a ring carry out in a step."""
-
-    #: Lines about the lists, for the report: the plan of the activation memory first.
-    notes: list[str]
-    #: Examples that each node has been given.
-    lengths: list[int]
-    #: Multiplications with centroids of all nodes in the last :meth:`run`, as their events have counted them.
-    multiplications: int = 0
-    #: Whether :meth:`run` gives nodes programs, in place of those that they had.
-    programmed: bool = False
-
-    @abc.abstractmethod
-    def prepare(self) -> None:
-        """Write the lists; ``PlanError`` if they are not the program of their memory plan; nothing is written
-        then."""
-
-    @abc.abstractmethod
-    def give(self, shares: Sequence[Any]) -> None:
-        """Write the examples of each node's share, as the workload's ``examples_of`` has them."""
-
-    @abc.abstractmethod
-    def run(self) -> Cycles:
-        """Have nodes differentiate what they were given, and return the cycles of all commands."""
-
-    @abc.abstractmethod
-    def losses(self) -> list[float]:
-        """Losses of the shares that were differentiated last."""
+__all__ = ["Computer", "TextComputer", "check_engine", "check_sequences", "check_text", "computer_of",
+           "differentiator_of", "engine_node", "text_lists", "text_node"]
 
 
 class TextComputer(Differentiator):
@@ -86,7 +50,7 @@ class TextComputer(Differentiator):
     def prepare(self) -> None:
         self._ring.compute.write_lists(self._lists.programs, self._lists.plan)
 
-    def give(self, shares: Sequence[Sequence[Characters]]) -> None:
+    def give(self, shares: Sequence[Sequence[Characters]], *, odd: int = 0) -> None:
         self._ring.memory.write_activations([self._words(share) for share in shares], self._lists.data)
         self.lengths = [len(share) for share in shares]
 
@@ -155,75 +119,6 @@ def check_sequences(node: NodeConfig, config: TrainingConfig) -> None:
         raise ValueError(f"Tiling must be {DEFAULT} for workload text, not {config.tiling!r}")
 
 
-class FarTextComputer(TextComputer):
-    """Sequences that the nodes of a ring differentiate by programs; :func:`far_text_node` has made the nodes."""
-
-    programmed = True
-
-    def __init__(self, ring: TrainingRing, lists: FarText):
-        super().__init__(ring, lists.whole)
-        self.notes = [lists.line]
-        self._far = lists
-        self._programs = [lists.program(further=further) for further in (False, True)]
-
-    def prepare(self) -> None:
-        self._ring.memory.write_activations([self._far.words] * self._ring.nodes, self._far.base)
-
-    def give(self, shares: Sequence[Sequence[Characters]]) -> None:
-        most = max(map(len, shares))
-        empty = np.zeros(1, np.int64)  # of no character: all padding
-        super().give([[*share, *[empty] * (most - len(share))] for share in shares])
-        self.lengths = [len(share) for share in shares]
-
-    def run(self) -> Cycles:
-        cycles: Cycles = 0
-        nodes, planned = self._ring.nodes, 0
-        for number in range(max(self.lengths)):
-            program = self._programs[number > 0]
-            self._ring.programs.load([self._far.node_program(program, number, rank, nodes) for rank in range(nodes)])
-            cycles = total([cycles, self._ring.programs.run(collectives=0).outcome.cycles])
-            planned += self._far.cycles[number > 0]
-        taken = "" if cycles is None else f", in {cycles:,} cycles, {cycles / planned:.4f} of their timelines"
-        self.notes = [self._far.line, f"sequences: {max(self.lengths)}, one behind the other{taken}"]
-        return cycles
-
-
-@functools.cache
-def operations_of(config: TransformerConfig, units: Units) -> TextOperations:
-    """Operations of a sequence of a model."""
-    return TextOperations(compile_text(config, array=units, sequences=1, words=1 << 24, scaled_again=True), units)
-
-
-def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
-                   words: int) -> FarText:
-    """Lists of a run, by a plan that is made before the first pass; ``PlanError`` if buffers, or lists, have no
-    room."""
-    assert config.far is not None
-    return fit_text(operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes)),
-                    activations=config.far.activations, kind=config.far.kind, rate=config.far.rate,
-                    sequences=-(-config.largest(workload.examples) // nodes), words=words, far_words=node.far_words)
-
-
-def far_text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
-    """The same node with functions of sequences, three queues, and room for a run in its activation memory; and with
-    a far memory that has room for all maps."""
-    operations = operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes))
-    maps = sum(map(operations.words, operations.saved.maps))
-    found = node.replace(masking=False, programs={"move_queue": True}, compute={
-        "scale_mask": True, "sequences": True, "far": 1 << (maps - 1).bit_length()})
-    end = far_text_lists(workload, config, found, nodes, 1 << 24).end
-    return found.replace(compute={"activations": max(node.compute.activations, 1 << (end - 1).bit_length())})
-
-
-def check_far_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> None:
-    """Check that nodes can compute a run of the text model by its plan; ``ValueError`` with the reason if they
-    cannot."""
-    check_sequences(node, config)
-    if node.queues != 3 or not node.far_words:
-        raise ValueError("Nodes must have three queues and a far memory for saved maps to be moved")
-    far_text_lists(workload, config, node, nodes, node.compute.activations)
-
-
 #: File of the tilings that were searched.
 TILINGS = toolchain.BUILD / "tiling" / "factors.json"
 #: Rows of units that a node can have.
@@ -234,10 +129,13 @@ class Computer(Differentiator):
     """Layers that the nodes of a ring carry out, for gradients of so many elements; :func:`engine_node` has made the
     nodes. Notes are further lines about the lists, for the report."""
 
+    has_scores = True
+
     def __init__(self, ring: TrainingRing, lists: Lists, length: int, *, notes: Sequence[str] = ()):
         self.notes = [lists.line, *notes]
         self._ring = ring
         self.lists = lists
+        self.commands = lists.commands
         self._length = length
         self.lengths = [0] * ring.nodes
 
@@ -310,10 +208,10 @@ def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingCo
     """Computation of the nodes of a ring in a run; None if the host computes."""
     if config.compute == NODE and isinstance(workload, CharacterModel):
         node = ring.config
-        given = workload, config, node, ring.nodes, node.compute.activations
         if config.far is not None:
-            return FarTextComputer(ring, far_text_lists(*given))
-        return TextComputer(ring, text_lists(*given))
+            computer: Differentiator = feature("far").differentiator(ring, workload, config)
+            return computer
+        return TextComputer(ring, text_lists(workload, config, node, ring.nodes, node.compute.activations))
     return computer_of(ring, workload, config)
 
 
@@ -346,7 +244,10 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
                          f"{config.macs!r}")
     node = node.replace(compute={"rows": rows, "buffer_tags": True}, programs={})
     if isinstance(workload, CharacterModel):
-        return (text_node if config.far is None else far_text_node)(node, workload, config, nodes=nodes)
+        if config.far is not None:
+            found: NodeConfig = feature("far").training_node(node, workload, config, nodes=nodes)
+            return found
+        return text_node(node, workload, config, nodes=nodes)
     assert isinstance(workload, Classifier)
     tables = {layer.centroids for layer in workload.layers if isinstance(layer, Shared)}
     found = node.replace(compute={
@@ -361,14 +262,13 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
 
 def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
     """Check that nodes can compute a run, before there is a ring; ``ValueError`` with the reason if they cannot."""
-    if config.compute != NODE:
-        return
     if not node.compute:
         raise ValueError("Nodes must have a compute engine to compute")
     if node.compute.operands != config.compute_format:
         raise ValueError(f"Engines of nodes must multiply in {config.compute_format}, not in {node.compute.operands}")
     if isinstance(workload, CharacterModel):
-        (check_text if config.far is None else check_far_text)(node, workload, config, nodes=nodes)
+        check = check_text if config.far is None else feature("far").check_run
+        check(node, workload, config, nodes=nodes)
     else:
         assert isinstance(workload, Classifier)
         _check_layers(node, workload, config, nodes=nodes)

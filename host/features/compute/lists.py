@@ -46,7 +46,8 @@ from host.features.compute.instructions import (
 )
 from host.features.compute.memory.plan import ListProgram, Plan, Room, make_plan
 from host.features.programs.order import Region
-from host.features.programs.schedules import STAGED_FLAG, Copies, Dense, Work
+from host.features.programs.schedules import STAGED_FLAG, Copies, Work
+from host.models.layer_shapes import Dense
 from sim.golden.features.codebook_layers.centroid_product import index_line, pack_indices
 from sim.golden.features.compute.compute import pack
 

@@ -29,15 +29,17 @@ import numpy as np
 from hdl.control.protocol import Operation as Code
 from hdl.group import GROUP
 from host.driver.command import Command
+from host.driver.planned_lists import PlanError
 from host.features.compute.instructions import Array, Factors, Words, best_factors
 from host.features.compute.lists import Activations, ListCompiler
 from host.features.compute.memory.chain import Chain, Decision, Event, Map, MapPlan, Policy, decide, run
-from host.features.compute.memory.plan import Lifetime, Plan, PlanError, peak, search
+from host.features.compute.memory.plan import Lifetime, Plan, peak, search
 from host.features.compute.memory.steps import product_cycles
 from host.features.compute.text_lists import TextLists, TextOperations, cut_lists
 from host.features.programs.order import Region
 from host.features.programs.program import CompiledProgram, Program, Queue
-from host.features.programs.schedules import Copies, Dense, Work
+from host.features.programs.schedules import Copies, Work
+from host.models.layer_shapes import Dense
 
 __all__ = ["FarLists", "FarText", "Versions", "compile_far", "compile_far_text", "far_places", "fit_text",
            "layers_chain_of", "move_of"]

@@ -18,16 +18,17 @@ from hdl.features.programs.feature import Programs
 from hdl.group import GROUP
 from host.cycles.estimate import Costs
 from host.driver.device import Device
+from host.driver.planned_lists import PlanError
 from host.driver.results import known
 from host.driver.ring import Ring
-from host.features.compute.engine import FarTextComputer, operations_of
 from host.features.compute.instructions import Array
 from host.features.compute.memory.chain import KINDS, Chain, Decision, MapPlan, Policy, decide, run
-from host.features.compute.memory.plan import PlanError
 from host.features.compute.text_lists import TextOperations
 from host.features.compute.text_steps import CONFIG
 from host.features.far.lists import FarLists, FarText, compile_far, compile_far_text, layers_chain_of
-from host.features.programs.schedules import Computed, Dense, Kind, Schedule, build, layers_of
+from host.features.far.training import FarTextComputer, operations_of
+from host.features.programs.schedules import Computed, Kind, Schedule, build
+from host.models.layer_shapes import Dense, layers_of
 from host.models.layers import Array as Numbers
 from host.models.layers import Labels, Model, perceptron
 from host.models.text import Characters, collate

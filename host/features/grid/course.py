@@ -12,10 +12,18 @@ Example
 import dataclasses
 import re
 from collections.abc import Sequence
+from typing import Any
 
+from hdl.config import NodeConfig
 from host.features.grid.grid import Part, Plan, Shape, Topology, TopologyError
+from host.features.grid.switching import check_weights
+from host.run.sections import Ring
+from host.training.checkpoint import ADVICE, CheckpointError
+from host.training.record import TrainingConfig
+from host.training.updates import check_run
+from host.training.workloads import Workload
 
-__all__ = ["Course", "Request", "Stage", "grid_size"]
+__all__ = ["Course", "Request", "Stage", "course_of", "grid_size"]
 
 #: Shapes in which all nodes train one model.
 SHAPES = (Shape.GRID, Shape.FLAT)
@@ -122,9 +130,56 @@ class Course:
                 raise TopologyError(f"Request to {request} must be after at most {total - 1} of the run's {total} "
                                     f"steps, so that a step follows, not after {request.step}")
 
+    def check_run(self, node: NodeConfig, task: Workload, config: TrainingConfig) -> None:
+        """Raise ``ValueError`` unless the nodes of every stage can do a run."""
+        self.check(config.steps(task.examples))
+        for stage in self.stages:
+            check_weights(stage.plan, node)
+        for nodes in sorted({len(stage.plan.active) for stage in self.stages}):
+            check_run(node, task, config, nodes=nodes)
+
+    def check_past(self, content: dict[str, Any], path: str) -> None:
+        """Raise ``CheckpointError`` unless the run of a checkpoint has carried out the requests of this one.
+
+        Requests after the last step of the checkpoint may be others.
+        """
+        done = None if content["run"] else content["state"]["batches"]["number"]
+        there, here = ({text for text in texts if done is None or int(text.rpartition("@")[2]) < done}
+                       for texts in (content["requests"], self.texts()))
+        if there != here:
+            until = "" if done is None else f" before step {done + 1}"
+            named = [", ".join(sorted(texts)) or "none" for texts in (there - here, here - there)]
+            raise CheckpointError(f"{path} must be of a run with the same changes{until}, not with {named[0]} (here "
+                                  f"{named[1]}); take those, or {ADVICE}")
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines about the rings that there will be."""
+        lines = [f"topology: {self.rows} x {self.columns} nodes"]
+        for stage in self.stages:
+            what = f", {' and '.join(map(str, stage.requests))}" if stage.requests else ""
+            lines.append(f"  from step {stage.step + 1}{what}: {stage}")
+        return lines
+
     def texts(self, before: int | None = None) -> list[str]:
         """Requests as texts; only those after fewer than ``before`` steps, which have been carried out by then."""
         return [f"{request}@{request.step}" for request in self.requests if before is None or request.step < before]
+
+
+def course_of(ring: Ring) -> Course:
+    """Course of a grid by the options of a run.
+
+    Raises ``ValueError``: a part or a request is none, or a request cannot be carried out.
+    """
+    rows, columns = grid_size(ring.topology or "")
+    NodeConfig().check_ring(rows * columns)
+    if ring.nodes is not None and ring.nodes != rows * columns:
+        raise ValueError(f"Nodes must be {rows * columns} with --topology {ring.topology}, not {ring.nodes}: leave "
+                         f"out --nodes")
+    requests = [Request.parse(text.strip(), enable=enables)
+                for given, enables in ((ring.disable, False), (ring.enable, True)) if given
+                for text in given.split(",")]
+    return Course(rows, columns, requests, None if ring.shape is None else Shape(ring.shape))
 
 
 def _changed(grid: Topology, requests: Sequence[Request]) -> Topology:

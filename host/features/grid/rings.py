@@ -1,6 +1,6 @@
 """Rings that a run trains on, one after the other, as nodes, cards and links of a grid leave and come."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from host.features.grid.course import Course
 from host.features.grid.grid import Plan, Shape
 from host.features.grid.owners import carry_over, hand_over
 from host.training.record import Change, DivergenceError, TrainingConfig
+from host.training.stages import RingStages
 
 if TYPE_CHECKING:
     from host.features.grid.switching import GridNodes
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Rings"]
 
 
-class Rings:
+class Rings(RingStages):
     """Rings of a grid, stage by stage of a course; the clock has the cycles so far, None where they are not
     modelled."""
 
@@ -32,24 +33,27 @@ class Rings:
     def plan(self) -> Plan:
         return self._course.stages[self.stage].plan
 
+    @property
+    def flat(self) -> bool:
+        return self.plan.shape is not Shape.GRID
+
+    @property
+    def order(self) -> Sequence[int]:
+        return self.plan.order
+
     def enter(self, stage: int) -> TrainingRing:
-        """Set the switches for a stage, and put its links in order; nothing is carried over."""
-        #: Number of the present stage.
         self.stage = stage
         plan = self.plan
         self._grid.switch(plan)
         self._grid.counters.clear()
-        #: Driver of the nodes of the present stage.
-        self.ring: TrainingRing = self._grid.ring(plan) if plan.shape is Shape.FLAT else self._grid.rings(plan)
+        self.ring = self._grid.ring(plan) if plan.shape is Shape.FLAT else self._grid.rings(plan)
         return self.ring
 
     def due(self, steps: int) -> bool:
-        """Whether the step after so many steps is one of another stage."""
         return self._course.at(steps) != self.stage
 
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Go on to the stage of the next step, and give its nodes what those of the present one have: vectors of so
-        many elements.
+        """Go on to the stage of the next step, and give its nodes what those of the present one have.
 
         Every command has ended on every node, so that nothing is under way: the switches refuse to change otherwise.
         ``DivergenceError`` if not every word that was sent has been received, ``RingError`` if a packet is under way
@@ -68,7 +72,6 @@ class Rings:
             carry_cycles=_since(switched, self._clock()))
 
     def balance(self, steps: int) -> None:
-        """Raise ``DivergenceError`` unless all words that nodes have sent since the last change were received."""
         counters = self._grid.counters.read()
         sent, received = (sum(one[name] for one in counters) for name in ("WORDS_SENT", "WORDS_RECEIVED"))
         if (sent - received) % (1 << 32):
@@ -76,7 +79,6 @@ class Rings:
                                   f"received {received:,}")
 
     def handed_over(self, arrays: dict[str, Any], old: Plan) -> dict[str, Any]:
-        """Arrays of the golden model of the nodes of another plan, for the present ones."""
         found = dict(arrays)
         for name in ("errors", "residuals"):
             if arrays[name] is not None:
@@ -85,7 +87,6 @@ class Rings:
         return found
 
     def forget(self) -> None:
-        """Count words anew, after a failure in which some were lost."""
         self._grid.counters.clear()
         self.ring.counters.clear()
 

@@ -19,22 +19,23 @@ from host.cycles.estimate import Costs
 from host.driver.memory import Buffer, distance_of
 from host.driver.optimizer_settings import FixedSettings, Rule, Settings
 from host.driver.protocols import TrainingRing
-from host.driver.results import Passes
 from host.driver.words import Vector
-from host.features.compute.engine import Computer, computer_of
 from host.features.programs.execution import (
-    Execution,
+    ProgramExecution,
     Timing,
     busiest,
     costs_of,
+    differentiator_of,
     durations_of,
     layers_for,
     number_of,
     spans_of,
 )
+from host.features.programs.feeding import run_passes
+from host.features.programs.passes import Passes
 from host.features.programs.program import CompiledProgram, Queue
-from host.features.programs.schedules import Dense, Schedule
-from host.features.quorum.feeding import run_passes
+from host.features.programs.schedules import Schedule
+from host.models.layer_shapes import Dense
 from host.training.batches import Batch
 from host.training.comparison import (
     compare_master,
@@ -46,10 +47,11 @@ from host.training.comparison import (
     names,
     refuse_nonfinite,
 )
+from host.training.differentiator import Differentiator
+from host.training.executions import Execution
 from host.training.record import DivergenceError, Step
 from host.training.reference import words_of
 from host.training.updates import UpdateExecutor
-from host.training.workloads import Classifier
 from sim.golden.features.programs.program import Span, timeline
 from sim.golden.ring import Traffic
 
@@ -87,7 +89,7 @@ class DelayedExecutor(UpdateExecutor):
         assert config.overlap is not None
         self._overlapping = OverlappingExecution(
             ring, self._length, schedule=Schedule.parse(config.overlap), layers=layers_for(workload),
-            costs=costs_of(workload, config, ring.nodes), computer=computer_of(ring, workload, config))
+            costs=costs_of(workload, config, ring.nodes), computer=differentiator_of(ring, workload, config))
         return self._overlapping
 
     @property
@@ -136,8 +138,6 @@ class DelayedExecutor(UpdateExecutor):
             if self._computer is None:
                 self._execution.write(step.gradients)
             else:
-                assert isinstance(self._workload, Classifier)
-                assert isinstance(self._computer, Computer)
                 self._computer.give([self._workload.examples_of(share) for share in step.shares],
                                     odd=(self._passes + number) % 2)
 
@@ -217,12 +217,12 @@ class DelayedExecutor(UpdateExecutor):
 _RECORD_WORDS, _VERSIONS = 2, 1 << 13
 
 
-class OverlappingExecution(Execution):
+class OverlappingExecution(ProgramExecution):
     """The passes of a run, in blocks, by a schedule of kind ``delayed``; see
-    :class:`~host.features.programs.execution.Execution`."""
+    :class:`~host.features.programs.execution.ProgramExecution`."""
 
     def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule, layers: Sequence[Dense], costs: Costs,
-                 computer: Computer | None = None):
+                 computer: Differentiator | None = None):
         super().__init__(ring, length, schedule=schedule, layers=layers, costs=costs, computer=computer)
         self._schedule = schedule
         #: All commands of the last block.

@@ -18,19 +18,23 @@ from hdl.group import GROUP
 from host.cycles.estimate import Costs
 from host.driver.memory import Buffer, distance_of
 from host.driver.protocols import TrainingRing
-from host.driver.results import Cycles, Outcome, Passes, known
+from host.driver.results import Cycles, Outcome, known
 from host.driver.words import Vector
-from host.features.compute.engine import Computer, Differentiator, check_engine, differentiator_of
+from host.feature import feature
+from host.features.programs.passes import Passes
 from host.features.programs.program import CompiledProgram, Queue, origin_of, spans
-from host.features.programs.schedules import Computed, Dense, Kind, Schedule, Trials, build, fused
+from host.features.programs.schedules import Computed, Kind, Schedule, Trials, build, fused
+from host.models.layer_shapes import Dense
 from host.training.comparison import most
+from host.training.differentiator import Differentiator
+from host.training.executions import Execution
 from host.training.record import NODE, TrainingConfig
 from host.training.reference import Part
 from host.training.workloads import Classifier, Workload
 from sim.golden.features.programs.program import Span, makespan, timeline
 from sim.golden.ring import largest_block
 
-__all__ = ["ALL", "OVERLAPS", "Execution", "GridExecution", "Timing", "busiest", "check_schedule", "costs_of",
+__all__ = ["ALL", "OVERLAPS", "ProgramExecution", "Timing", "busiest", "check_schedule", "costs_of",
            "durations_of", "execution_of", "layers_for", "number_of", "overlaps", "patience_of", "programmed",
            "spans_of", "timing_of"]
 
@@ -68,7 +72,7 @@ ALL = "all"
 OVERLAPS = (Kind.NONE.value, Kind.STRICT.value, Kind.LAYERS.value)
 
 
-class Execution:
+class ProgramExecution(Execution):
     """The steps of a run, each of which is a pass of a program: by default of one fused update, which finds the
     gradients in place, or of a schedule, with its layers and the durations of its commands.
 
@@ -79,8 +83,7 @@ class Execution:
     def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule | None = None,
                  layers: Sequence[Dense] = (), costs: Costs | None = None, packed_state: bool = False,
                  computer: Differentiator | None = None):
-        self._ring = ring
-        self._length = length
+        super().__init__(ring, length)
         self.computer = computer
         #: Cycles of the last step's commands that compute, where there is no schedule.
         self.compute_cycles: Cycles = 0
@@ -93,8 +96,6 @@ class Execution:
         self._loaded: tuple[Schedule | None, list[int], CompiledProgram] | None = None
         #: Cycles of the last pass, where there are a schedule and nodes that trace their commands.
         self.timing: Timing | None = None
-        #: Collectives of the last step; None for one fused update of the whole vector.
-        self.parts: list[Part] | None = None
 
     @property
     def _searches(self) -> bool:
@@ -215,16 +216,6 @@ class Execution:
         self._last = None if state["last"] is None else Schedule.parse(state["last"])
 
 
-class GridExecution(Execution):
-    """Steps of a run, each of which is a fused update in two dimensions."""
-
-    def update(self) -> Outcome:
-        return self._ring.collectives.fused_update(self._length)
-
-    def warm_up(self) -> None:
-        self.update()
-
-
 def number_of(value: int | Sequence[int]) -> int:
     """Field that is the same for all ranks."""
     if not isinstance(value, int):
@@ -273,13 +264,21 @@ def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
                   spans=found)
 
 
-def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Execution:
+def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Differentiator | None:
+    """Computation of the nodes of a ring in a run; None if the host computes."""
+    if config.compute != NODE:
+        return None
+    computer: Differentiator = feature("compute").differentiator(ring, workload, config)
+    return computer
+
+
+def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> ProgramExecution:
     """The way to do a run's steps that its configuration asks for."""
     length = int(workload.parameters.size)
     computer = differentiator_of(ring, workload, config)
     if config.overlap is None:
-        return Execution(ring, length, computer=computer)
-    return Execution(
+        return ProgramExecution(ring, length, computer=computer)
+    return ProgramExecution(
         ring, length, schedule=Schedule.parse(config.overlap), layers=layers_for(workload),
         costs=costs_of(workload, config, ring.nodes), packed_state=config.packed_state, computer=computer)
 
@@ -314,10 +313,7 @@ def costs_of(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
 def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes: int, costs: Costs, *,
            packed_state: bool, computer: Differentiator | None = None) -> CompiledProgram:
     schedule.check_state(packed=packed_state)
-    computed = None
-    if computer is not None:
-        assert isinstance(computer, Computer)
-        computed = Computed(computer.lists.commands, computer.lengths)
+    computed = None if computer is None else Computed(computer.commands, computer.lengths)
     # To nodes without programs the driver sends the commands of one.
     depth = (node.programs or Programs()).depth
     return build(schedule, layers, nodes=nodes, costs=costs, staged=layers[-1].base + layers[-1].length,
@@ -357,9 +353,6 @@ def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
 def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
     """Check that a ring of such nodes can do a run by its schedule, before there is one; ``ValueError`` with the
     reason if it cannot."""
-    check_engine(node, workload, config, nodes=nodes)
-    if config.overlap is None:
-        return
     layers, schedule = layers_for(workload), Schedule.parse(config.overlap)
     if schedule.kind is Kind.DELAYED:
         _check_stale(node, config)

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 from hdl.control.protocol import EventStatus
 from hdl.memory_map import TRACE_WORDS
-from host.driver.command import Command
-from host.driver.trace import TraceRecord
+from host.driver.command import Command, ProgramRun
+from host.driver.errors import ProgramTooLongError
+from host.driver.trace import TraceError, TraceRecord
+from host.driver.transport import Pending
 from host.transports.golden.nodes import GoldenNodes
+from host.transports.golden.session import GoldenDevice
 from sim.golden.features.programs.program import Remote, Timed, signal_cycles, timeline
 
-__all__ = ["GoldenPrograms"]
+__all__ = ["GoldenPrograms", "ProgramDevice"]
 
 #: Cycles between two runs in a trace.
 _PAUSE = 1000
@@ -177,3 +180,51 @@ def _timed(programs: Sequence[list[list[Command]]], rank: int, nodes: GoldenNode
                                next(iter(waits))[:len(programs[0]) - 1], remotes if any(remotes) else ()))
         queues.append(timed)
     return queues
+
+
+class ProgramDevice(GoldenDevice):
+    """Driver of a golden node with programs."""
+
+    def __init__(self, nodes: GoldenNodes, programs: GoldenPrograms, rank: int):
+        super().__init__(nodes, rank)
+        self._programs = programs
+
+    def register(self, name: str) -> int | float:
+        match name:
+            case "PROGRAM_STATUS":
+                return int(self._programs.running(self._rank))
+            case "TRACE_POINTER":
+                return self._programs.recorded[self._rank]
+        return super().register(name)
+
+    def submit_write_register(self, name: str, value: float) -> Pending[None]:
+        answer = super().submit_write_register(name, value)
+        if name == "FLAGS":
+            self._programs.advance()
+        elif name == "CONTROL" and int(value) & 1:
+            self._programs.abandon(self._rank)
+        return answer
+
+    def submit_load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0, model: int = 0,
+                            idle: bool = False) -> Pending[None]:
+        depth = self.config.programs.depth
+        if slot + len(commands) > depth:
+            raise ProgramTooLongError(f"{self.name}: a program of {slot + len(commands)} commands must have at most "
+                                      f"{depth}; load a shorter program, or nodes with a larger depth of programs")
+        if idle:
+            raise ValueError("Programs of golden nodes must be loaded before a run, not staged while one runs")
+        self._programs.loaded[self._rank][queue][slot:] = commands
+        return self._answer(None)
+
+    def submit_run(self, run: ProgramRun) -> Pending[None]:
+        self.latest_run = run.number
+        self._programs.run(self._rank, passes=run.passes, parity=run.parity, first=run.first)
+        return self._answer(None)
+
+    def trace(self, since: int | None = None) -> list[TraceRecord]:
+        records = list(self._programs.traces[self._rank])
+        count = len(records) if since is None else self._programs.recorded[self._rank] - since
+        if count > len(records):
+            raise TraceError(f"Trace must have at most {len(records)} records, not {count:,}: run fewer passes at a "
+                             f"time")
+        return records[len(records) - count:]

@@ -14,16 +14,18 @@ from hdl.control.program_layouts import program_header_layout
 from hdl.control.protocol import EventFlag, EventStatus, Operation
 from hdl.control.sequencer import RUN_BITS
 from hdl.engines import operations
+from hdl.features.programs.program_banks import edit_layout
 from hdl.ring.topology import SMALL_RING
 from host.driver.command import Command, Event, ProgramRun
 from host.driver.command_queueing import CommandQueueing, PendingCommand
 from host.driver.device import Device
 from host.driver.devices import Devices
 from host.driver.errors import DeviceError, DeviceTimeoutError
-from host.driver.node_operations import PlannedLists
-from host.driver.results import Cycles, Outcome, Passes, slowest, total
+from host.driver.planned_lists import PlannedLists
+from host.driver.results import Cycles, Outcome, slowest, total
 from host.driver.trace import TraceRecord
 from host.driver.words import pack, places
+from host.features.programs.passes import Passes
 
 __all__ = ["RUNS", "NodeProgram", "RingPrograms", "Staged", "commands_of", "digest", "end_slot", "named"]
 
@@ -41,8 +43,9 @@ _GIVEN = ("operation", "tag", "collective", "epoch")
 #: Commands of each queue of a node.
 NodeProgram: TypeAlias = Sequence[Sequence[Command]]
 
-#: Header of a load for the idle bank.
+#: Header of a load for the idle bank, and an edit.
 _HEADER = places(program_header_layout(banks=2))
+_EDIT = places(edit_layout())
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -216,7 +219,8 @@ class RingPrograms:
             raise ValueError("Programs must be staged before an edit")
         digests = [digest(device, program, staged)
                    for device, program in zip(self._devices, staged.programs, strict=True)]
-        pending = [device.submit_edit(number=number, set=set, digest=digest)
+        pending = [device.submit_edit(pack(_EDIT, {"number": number, "set": set, "digest": digest}, "Edit's"),
+                                      f"edit {number} from set {set} on")
                    for device, digest in zip(self._devices, digests, strict=True)]
         refused: DeviceError | None = None
         for one in pending:

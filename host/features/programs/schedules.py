@@ -26,10 +26,11 @@ from hdl.group import GROUP
 from host.cycles.estimate import Collective, Costs
 from host.features.programs.order import Region
 from host.features.programs.program import DEPTH, CompiledProgram, Program, Queue, Task
+from host.models.layer_shapes import Dense
 from sim.golden.ring import groups_before
 
-__all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Computed", "Copies", "Dense", "Kind", "Schedule", "Trials",
-           "Work", "build", "chunks", "fused", "layers_of", "modelled", "search"]
+__all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Computed", "Copies", "Kind", "Schedule", "Trials", "Work",
+           "build", "chunks", "fused", "modelled", "search"]
 
 #: Flags that the host sets for each pass of a run of several: gradients are staged, or settings are written.
 STAGED_FLAG, SETTINGS_FLAG = 1, 2
@@ -95,37 +96,6 @@ class Schedule:
             similar = "" if name in kinds else suggestion(kinds, name)
             raise ValueError(f"Overlap must be one of {names} with n of at least 1, or 0 of delayed, not {text!r}"
                              f"{similar}") from None
-
-
-@dataclasses.dataclass(frozen=True)
-class Dense:
-    """A linear layer, and the place of its parameters in the vector of all."""
-
-    #: Number of the layer, from 1.
-    number: int
-    inputs: int
-    outputs: int
-    #: Its first element; a multiple of 32.
-    base: int
-
-    @property
-    def length(self) -> int:
-        """Weights and biases, and zeros up to the next group."""
-        return int(-(-(self.inputs + 1) * self.outputs // GROUP) * GROUP)
-
-    def multiplications(self, *, backward: bool) -> int:
-        """Multiply-adds for each example: forward, or backward of weights and, but in the first layer, of inputs."""
-        return self.inputs * self.outputs * (2 if backward and self.number > 1 else 1)
-
-
-def layers_of(widths: Sequence[int]) -> list[Dense]:
-    """The layers of a perceptron of the given widths, inputs and outputs included, one behind the other."""
-    if len(widths) < 2:
-        raise ValueError(f"Widths must be two or more, not {list(widths)!r}")
-    found: list[Dense] = []
-    for number, (before, after) in enumerate(itertools.pairwise(widths), start=1):
-        found.append(Dense(number, before, after, found[-1].base + found[-1].length if found else 0))
-    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -134,7 +134,7 @@ def on_ring(ring: TrainingRing, network: QuantizedNetwork,
             x: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], int]:
     """Sums of the last layer for a batch that is dealt to all nodes, and cycles of the one that took longest;
     ``DivergenceError`` if the nodes do not agree with the golden model."""
-    outcome = ring.local.infer(node_layers(network), network.input_codes(x))
+    outcome = ring.inference.infer(node_layers(network), network.input_codes(x))
     expected = infer(network, x)
     wrong = np.argwhere(outcome.outputs != expected)
     if len(wrong):

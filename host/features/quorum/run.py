@@ -9,6 +9,7 @@ from hdl.config.forms import as_dict
 from host.console import Progress, make_console, shown, thread_count
 from host.features.quorum import report
 from host.features.quorum.config import LateConfig, stragglers
+from host.features.quorum.schedule_section import Quorum
 from host.features.quorum.updates import BLOCK, QuorumExecutor, Workers, make_quorum_trainer, node_for, patience_of
 from host.models.digits import digits
 from host.models.layers import widths
@@ -16,7 +17,6 @@ from host.options import COUNT, SEEDS, check_range
 from host.run.files import end_interrupted, open_files, until_signal, write_results
 from host.run.preparation import random_faults
 from host.run.repeat import described
-from host.run.sections import Quorum
 from host.run.spec import RunSpec
 from host.training import checkpoint as checkpoints
 from host.training.experiment import Keeper

@@ -9,18 +9,18 @@ from rich.console import Console
 
 from hdl.config import NodeConfig
 from host.console import Progress, make_console, shown, thread_count
+from host.features.streaming import report
 from host.features.streaming.edits import Kind, Structure
 from host.features.streaming.node_run import LATENCY, NodeRun, RelayKeeper, check_structure, open_relay, relay_nodes
 from host.features.streaming.plan import cut, make_relay_plan
 from host.features.streaming.run import Assessor, Plateau, Together, Underflow
+from host.features.streaming.schedule_section import Streaming
 from host.features.streaming.timeline import Far, SetTimes, microbatches
 from host.models.digits import digits
 from host.models.layers import widths as hidden_widths
 from host.options import COUNT, SEEDS, check_range
-from host.reports import streaming as report
 from host.run.files import end_interrupted, open_files, until_signal, write_results
 from host.run.repeat import described
-from host.run.sections import Streaming
 from host.run.spec import RunSpec
 from host.training.checkpoint import NAME
 from host.training.optimizers import SGD

@@ -22,12 +22,13 @@ from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.columns import Column, Table
 from host.driver.ring import Ring
+from host.features.codebook_layers.layers import CentroidLinear, shared
 from host.features.compute.engine import engine_node
 from host.features.compute.lists import Shared
-from host.features.programs.schedules import Dense
 from host.labs.kit import BUILD, Results, end
 from host.models.digits import Dataset, digits
-from host.models.layers import Array, CentroidLinear, shared
+from host.models.layer_shapes import Dense
+from host.models.layers import Array
 from host.options import COUNT, Option, Section, command, option
 from host.output import write_json
 from host.training.optimizers import SGD

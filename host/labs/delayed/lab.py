@@ -22,16 +22,18 @@ from host.columns import Column, Table, columns_of, record
 from host.cycles.estimate import Costs
 from host.driver.memory import Buffer
 from host.driver.optimizer_settings import Rule, Settings
-from host.driver.results import Passes, known
+from host.driver.results import known
 from host.driver.ring import Ring
 from host.features.compute.engine import Computer
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
+from host.features.programs.feeding import run_passes
+from host.features.programs.passes import Passes
 from host.features.programs.program import CompiledProgram
-from host.features.programs.schedules import Computed, Copies, Dense, Kind, Schedule, build, layers_of
-from host.features.quorum.feeding import run_passes
+from host.features.programs.schedules import Computed, Copies, Kind, Schedule, build
 from host.labs.kit import BUILD, Results, numbers
 from host.labs.schedules.lab import CLASSES, INPUTS, NetworkOptions
+from host.models.layer_shapes import Dense, layers_of
 from host.options import Option, command
 from host.schema import Schema
 from host.transports.session import open_session

@@ -19,8 +19,9 @@ from host.features.compute.instructions import Array
 from host.features.compute.lists import Lists, compile_lists
 from host.features.compute.text_lists import ListCycles
 from host.features.programs.program import CompiledProgram
-from host.features.programs.schedules import Computed, Dense, Kind, Schedule, build, layers_of
+from host.features.programs.schedules import Computed, Kind, Schedule, build
 from host.labs.estimate.machine import NODES, Machine, Opened
+from host.models.layer_shapes import Dense, layers_of
 from sim.golden.features.compute.vector_cycles import VectorCycles
 
 __all__ = ["NETWORKS", "Case", "Measured", "Step", "check", "compute_cycles", "prepare"]

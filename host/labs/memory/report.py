@@ -25,7 +25,7 @@ from host.features.compute.memory.steps import perceptron_profile
 from host.features.compute.text_lists import compile_text, engine_of
 from host.features.compute.text_steps import CONFIG, text_chain, text_program
 from host.features.far.steps import FarStep, far_steps, far_text_steps
-from host.features.programs.schedules import layers_of
+from host.models.layer_shapes import layers_of
 from host.models.text import Batch
 from host.models.transformer import Transformer
 from host.output import write_json

@@ -36,7 +36,7 @@ __all__ = ["migrate_lab"]
 _FILES = ("migrate.json", "ledger.json", "source/checkpoint.tar", "target/checkpoint.tar")
 _OPTIMIZERS, _TRANSPORTS = ("momentum", "adam"), ("verilated", "board", "serial")
 #: Boards with nodes that train in binary32.
-_JOBS = [name for name, board in BOARDS.items() if not board.node.is_int16]
+_JOBS = [name for name in BOARDS.present if BOARDS[name].node.has_ring]
 
 
 @dataclasses.dataclass(frozen=True)

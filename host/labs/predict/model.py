@@ -22,7 +22,8 @@ from host.cycles.walk import Walked, walk
 from host.features.compute.instructions import Array, best_factors
 from host.features.programs import chakra
 from host.features.programs.program import CompiledProgram
-from host.features.programs.schedules import Computed, Dense, Kind, Schedule, Work, build, layers_of, modelled
+from host.features.programs.schedules import Computed, Kind, Schedule, Work, build, modelled
+from host.models.layer_shapes import Dense, layers_of
 from host.options import Section, option
 from host.reports.style import COLOURS, FAINT, INK, picture
 from host.schema import Schema

@@ -12,8 +12,9 @@ from typing import Annotated
 from host.columns import Column, Table, show
 from host.cycles.estimate import MACS, Costs
 from host.features.programs.program import DEPTH, CompiledProgram
-from host.features.programs.schedules import Kind, Schedule, build, layers_of, search
+from host.features.programs.schedules import Kind, Schedule, build, search
 from host.features.programs.timeline import draw, write_trace
+from host.models.layer_shapes import layers_of
 from host.models.layers import widths
 from host.options import COUNT, Option, Section, command, option
 from sim.golden.features.programs.program import Span, makespan, timeline

@@ -16,8 +16,8 @@ from hdl.config.forms import from_dict
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.driver.results import known
-from host.features.programs.schedules import layers_of
 from host.labs.sweep.jobs import Job, JobKind, SweepError, store
+from host.models.layer_shapes import layers_of
 from host.models.text import Text, topics
 from host.models.transformer import TransformerConfig
 from host.signals import overlook

@@ -14,7 +14,6 @@ from host.cycles.estimate import Collective
 from host.cycles.timing import Timing, timing_of
 from host.cycles.walk import walk_costs
 from host.driver.command import Command
-from sim.golden.features.compute_stub.stand_in import compute_cycles
 from sim.golden.ring import floats
 
 __all__ = ["CycleModel"]
@@ -37,25 +36,20 @@ class CycleModel:
     """
 
     def __init__(self, config: Configuration, *, latency: int):
-        modelled = not (config.is_int16 or config.codebook_words or config.topology.ports > 1
-                        or config.role.interleaved)
+        modelled = config.has_ring and not (config.codebook_words or config.topology.ports > 1
+                                            or config.role.interleaved)
         self._timing: Timing | None = timing_of(config) if modelled else None
-        self._form = None if config.is_int16 else Format(gradients=config.gradients, weights=config.weights.codec)
-        self._lanes, self._latency = int(config.lanes), latency
+        self._form = Format(gradients=config.gradients, weights=config.weights.codec)
+        self._latency = latency
 
     def local(self, command: Command) -> int | None:
         """Cycles of a command that a node carries out by itself."""
-        match command.operation:
-            case Operation.COMPUTE:
-                return compute_cycles(command.length, command.duration, lanes=self._lanes)
-            case Operation.LATCH:
-                return estimate.Costs(examples=1).latch
-        return None
+        return estimate.Costs(examples=1).latch if command.operation is Operation.LATCH else None
 
     def collective(self, command: Command, gradients: npt.NDArray[np.uint32]) -> int | None:
         """Cycles of a collective from its last start to its end, by the gradients of its nodes, a row for each."""
         kind, timing = _WALKED.get(command.operation), self._timing
-        if kind is None or timing is None or self._form is None or command.one_owner or not command.length:
+        if kind is None or timing is None or command.one_owner or not command.length:
             return None
         if command.size == 1:
             return timing.alone(length=command.length) if kind is Collective.FUSED_UPDATE else None

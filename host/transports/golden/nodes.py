@@ -7,7 +7,7 @@ Values, events, flags and words are those of gateware. Cycles are modelled, or N
 import collections
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,28 +21,18 @@ from hdl.masking.job_list import MASK_JOB_WORDS, mask_job_layout
 from hdl.masking.mask import KINDS
 from host.driver.command import Command, Event
 from host.driver.words import fields, places
-from host.features.grid.grid import Plan
+from host.feature import features_of
 from host.transports.golden.cycles import CycleModel
+from host.transports.golden.part import Ended, GoldenPart
 from sim.golden import masking, ring
 from sim.golden.codecs import CODECS
-from sim.golden.features.compute.compute import Engine
-from sim.golden.features.compute.row_owners import RowOwners
-from sim.golden.features.int16 import int16_node
-from sim.golden.features.programs.program_nodes import Collected, Nodes, Placed
+from sim.golden.nodes import Collected, Nodes, Placed
 from sim.golden.optimizer import Rule
 
-__all__ = ["COUNTED", "Ended", "GoldenNodes", "integers", "mask", "sparsify"]
+__all__ = ["COUNTED", "GoldenNodes", "bits", "mask", "sparsify"]
 
 Bits = npt.NDArray[np.uint32]
 _JOB = places(mask_job_layout())
-
-
-class Ended(NamedTuple):
-    """End of a command on a node, and the growth of its counters."""
-
-    status: EventStatus = EventStatus.OK
-    detail: int = 0
-    counts: Mapping[str, int] = {}
 
 
 def _job(words: Bits) -> masking.Job:
@@ -82,32 +72,6 @@ def sparsify(command: Command, gradients: Bits, weights: Bits, *, threshold: int
     return Ended(detail=dropped, counts={"ELEMENTS_MASKED": dropped})
 
 
-def integers(command: Command, gradients: Bits, weights: Bits, registers: Mapping[str, int]) -> Ended:
-    """Any operation of a node of 16-bit integers."""
-    target = gradients[command.gradient_base:command.gradient_base + command.length]
-    following = weights[command.weight_base:]
-    first, second = (int16_node.from_words(words) for words in (target, following))
-    match command.operation:
-        case Operation.FUSED_UPDATE:
-            update = int16_node.update(first, second[:command.length], gradient_scale=registers["GRADIENT_SCALE"],
-                                       learning_rate=registers["LEARNING_RATE"])
-            following[:command.length] = int16_node.to_words(update.weights)
-            return Ended(counts={"COMPRESSED_WORDS": update.words})
-        case Operation.SPARSIFY:
-            kept = int16_node.sparsify(first, second[:command.length], registers["MASK_THRESHOLD"])
-            target[:], following[:command.length] = map(int16_node.to_words, (kept.gradients, kept.errors))
-            return Ended(detail=kept.dropped, counts={"ELEMENTS_MASKED": kept.dropped})
-        case Operation.MASK:
-            masked = int16_node.mask(first, second, registers["MASK_ALTERNATIVE"])
-            target[:] = int16_node.to_words(masked.elements)
-            if masked.bad is not None:
-                return Ended(EventStatus.BAD_MASK, masked.bad, {"ELEMENTS_MASKED": masked.replaced})
-            return Ended(detail=masked.replaced, counts={"ELEMENTS_MASKED": masked.replaced})
-        case Operation.QUIESCE:
-            return Ended()
-    return Ended(EventStatus.UNKNOWN_OPERATION)
-
-
 #: Counters of a golden node. Other counters of a node count cycles, or what only gateware has.
 COUNTED = ("WORDS_SENT", "WORDS_RECEIVED", "ELEMENTS_MASKED", "MASK_WORDS_FETCHED", "COMPRESSED_WORDS",
            "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
@@ -117,7 +81,8 @@ _SCALARS = {name: name.lower() for name in ("GRADIENT_SCALE", "LEARNING_RATE", "
                                             "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY", "SECOND_GAIN", "EPSILON")}
 
 
-def _bits(number: float) -> int:
+def bits(number: float) -> int:
+    """Pattern of a binary32 number."""
     return int(ring.bits([number])[0])
 
 
@@ -125,15 +90,10 @@ class GoldenNodes(Nodes):
     """Nodes of one configuration, in a ring or in the rings of a plan."""
 
     def __init__(self, config: Configuration, *, nodes: int, latency: int):
-        compute = config.compute
-        engine = Engine(rows=compute.rows, lanes=config.lanes, operands=compute.operands,
-                        centroids=compute.codebook, scale_mask=compute.scale_mask,
-                        sequences=compute.sequences) if compute else None
-        codecs: dict[str, Any] = {} if config.is_int16 else {
-            "weight_codec": CODECS[config.weights.codec], "gradient_codec": CODECS[config.gradients]}
         super().__init__(nodes, gradient_words=config.memories.gradient, weights=np.zeros(0, np.uint32), planes=0,
                          mastered=config.weights.has_master, segment=config.segment, lanes=config.lanes,
-                         engine=engine, far_words=compute.far if compute else 0, **codecs)
+                         far_words=config.far_words, weight_codec=CODECS[config.weights.codec],
+                         gradient_codec=CODECS[config.gradients])
         self.config, self.cycles = config, CycleModel(config, latency=latency)
         # memory spaces by name, each of shape (nodes, words)
         self.memories = {space.name: np.zeros((nodes, space.words), np.uint32) for space in config.memory_map}
@@ -141,8 +101,6 @@ class GoldenNodes(Nodes):
         self.masters, self.residuals, self.activations = (
             self.memories.get(name, getattr(self, name)) for name in ("masters", "residuals", "activations"))
         self.state = [self.memories[f"state_{plane}"] for plane in range(config.memories.planes)]
-        self._owners = [RowOwners(compute.activations // config.lanes) if compute and compute.buffer_tags else None
-                        for _ in range(nodes)]
         # registers of each node that the host has written
         self.registers: list[dict[str, int | float]] = [{} for _ in range(nodes)]
         self.counters = {name: np.zeros(nodes, np.int64) for name in COUNTED}
@@ -155,18 +113,21 @@ class GoldenNodes(Nodes):
         self._on_ring = {entry.code for entry in operations(config) if entry.on_ring}
         self._known = {entry.code for entry in operations(config)}
         self.seconds = 0.0  # seconds that the models have taken
+        found = (feature.golden(self) for feature in features_of(config))
+        self._parts: list[GoldenPart] = [part for part in found if part is not None]
+        # operations that nodes carry out each by itself
+        self._local = {Operation.MASK: self._mask, Operation.SPARSIFY: self._sparsify}
+        for part in self._parts:
+            self._local |= part.operations()
 
-    def owners(self, rank: int) -> RowOwners | None:
-        """Owners of the rows of a node's activation memory."""
-        return self._owners[rank]
+    def write(self, rank: int, space: str, base: int, words: Bits) -> None:
+        """Write words to a memory of a node."""
+        self.memories[space][rank, base:base + len(words)] = words
+        self._note(rank, space, base, len(words))
 
-    def form(self, plan: Plan) -> None:
-        """Join nodes in the rings of a plan."""
-        self.rings = {}
-        for nodes in plan.rings:
-            done = {node for row in self.rings.get(0, []) for node in row}
-            port = 0 if plan.settings[nodes[0]].seats[0] is not None and not done.issuperset(nodes) else 1
-            self.rings.setdefault(port, []).append(nodes)
+    def _note(self, rank: int, space: str, base: int, count: int) -> None:
+        for part in self._parts:
+            part.written(rank, space, base, count)
 
     # Commands that the host queues.
 
@@ -211,7 +172,7 @@ class GoldenNodes(Nodes):
     def latch_registers(self, rank: int) -> None:
         """Let updates take the settings in a node's registers."""
         values = self.registers[rank]
-        if self.config.is_int16 or "OPTIMIZER" not in values:
+        if not self.config.has_ring or "OPTIMIZER" not in values:
             return
         fields = {field.name: int(values["OPTIMIZER"]) >> field.bit & (1 << field.width) - 1
                   for field in register("OPTIMIZER").fields}
@@ -226,15 +187,15 @@ class GoldenNodes(Nodes):
         """Carry out a command of a node, or a collective of nodes in the order of their ranks."""
         begun = time.perf_counter()
         first = commands[ranks[0]]
-        flags, cycles, ended = dict.fromkeys(ranks, EventFlag(0)), self.cycles.local(first), Ended()
+        flags, cycles, ended = dict.fromkeys(ranks, EventFlag(0)), self._cycles(first), Ended()
         if first.operation not in self._known or (
                 first.operation is Operation.FUSED_UPDATE and not self._has_rule(self.registers[ranks[0]])):
             known = first.operation in self._known
             ended = Ended(EventStatus.BAD_RULE if known else EventStatus.UNKNOWN_OPERATION)
         elif first.operation is Operation.SWITCH:
             pass
-        elif self.config.is_int16 or first.operation in (Operation.MASK, Operation.SPARSIFY, Operation.LAYERS):
-            ended = self._local(ranks[0], first)
+        elif first.operation in self._local:
+            ended = self._local[first.operation](ranks[0], first)
             for name, count in ended.counts.items():
                 self.counters[name][ranks[0]] += count
         else:
@@ -246,10 +207,12 @@ class GoldenNodes(Nodes):
             self._bind(ranks[0], first)
             placed = Placed(first.operation.name, [vars(commands[node]) if node in commands else {}
                                                    for node in range(self.nodes)])
-            self._own_rows(ranks, commands)
             for outcome in self.execute(placed, ranks, odd=odd):
                 self._count_words(outcome)
                 flags = self._flags(outcome, gradients)
+            if first.operation is Operation.MOVE_IN:
+                for rank in ranks:
+                    self._note(rank, "activations", commands[rank].weight_base, commands[rank].length)
         self.seconds += time.perf_counter() - begun
         return {rank: Event(tag=commands[rank].tag, status=ended.status, flags=flags[rank], detail=ended.detail,
                             cycles=cycles, weight_version=0) for rank in ranks}
@@ -259,22 +222,18 @@ class GoldenNodes(Nodes):
         rule = int(registers.get("OPTIMIZER", 0)) & 15
         return rule in list(Rule) and Rule(rule).planes <= self.config.memories.planes
 
-    def _local(self, rank: int, command: Command) -> Ended:
-        gradients, weights, values = self.gradients[rank], self.weights[rank], self.registers[rank]
-        if self.config.is_int16:
-            return integers(command, gradients, weights, {name: int(value) for name, value in values.items()})
-        if command.operation is Operation.MASK:
-            return mask(command, gradients, weights, lanes=self.config.lanes,
-                        alternative=_bits(values["MASK_ALTERNATIVE"]))
-        if command.operation is Operation.SPARSIFY:
-            return sparsify(command, gradients, weights, threshold=_bits(values["MASK_THRESHOLD"]))
-        return self._layers(rank, command)
+    def _cycles(self, command: Command) -> int | None:
+        """Cycles of a command that a node carries out by itself; None if there is no model of them."""
+        known = [self.cycles.local(command), *(part.cycles(command) for part in self._parts)]
+        return next((cycles for cycles in known if cycles is not None), None)
 
-    def _layers(self, rank: int, command: Command) -> Ended:
-        assert self._engine is not None
-        outcome = self._engine.run(self.spaces(rank), base=command.weight_base, length=command.length,
-                                 offset=command.state_base, owners=self._owners[rank])
-        return Ended(outcome.status, outcome.detail)
+    def _mask(self, rank: int, command: Command) -> Ended:
+        return mask(command, self.gradients[rank], self.weights[rank], lanes=self.config.lanes,
+                    alternative=bits(self.registers[rank]["MASK_ALTERNATIVE"]))
+
+    def _sparsify(self, rank: int, command: Command) -> Ended:
+        return sparsify(command, self.gradients[rank], self.weights[rank],
+                        threshold=bits(self.registers[rank]["MASK_THRESHOLD"]))
 
     def _read(self, ranks: Sequence[int], first: Command, commands: Mapping[int, Command]) -> npt.NDArray[np.uint32]:
         """Gradients that a command reads, a row for each node."""
@@ -282,14 +241,6 @@ class GoldenNodes(Nodes):
             return np.zeros((len(ranks), 0), np.uint32)
         places = ring.places(first.length, stride=first.stride)
         return np.stack([self.gradients[rank, commands[rank].gradient_base + places] for rank in ranks])
-
-    def _own_rows(self, ranks: Sequence[int], commands: Mapping[int, Command]) -> None:
-        """Rows that moves bring from the far memory have no owner."""
-        for rank in ranks:
-            command, owners = commands[rank], self._owners[rank]
-            if command.operation is Operation.MOVE_IN and owners is not None:
-                owners.write(np.arange(command.weight_base, command.weight_base + command.length)
-                             // self.config.lanes)
 
     def _bind(self, rank: int, command: Command) -> None:
         """Let an update take the codebook that nodes have in memory."""

@@ -84,8 +84,8 @@ def test_chains_and_far_memories():
 
 def test_kinds_of_nodes():
     node, server, int16 = NodeConfig(), ServerConfig(), Int16Config(memories=Int16Memories(gradient=96))
-    assert [(each.is_int16, each.is_server, each.element) for each in (node, server, int16)] == [
-        (False, False, "fp32"), (False, True, "fp32"), (True, False, "int16")]
+    assert [(each.has_ring, each.is_server, each.element) for each in (node, server, int16)] == [
+        (True, False, "fp32"), (True, True, "fp32"), (False, False, "int16")]
     assert int16.memory_map.words == (96, 16384)
     assert (int16.lanes, int16.queues, int16.topology.ports, int16.has_signals) == (1, 1, 1, False)
     assert len({node.hash, server.hash, int16.hash}) == 3

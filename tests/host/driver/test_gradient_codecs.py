@@ -14,8 +14,8 @@ from host.driver.errors import BadAddressError
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.features.codebook.codebooks import codebook
+from host.labs.bench.bench import update_bound
 from host.models.digits import digits
-from host.reports.bench import update_bound
 from host.training.record import TrainingConfig
 from host.training.trainer import train
 from sim.golden import ring as golden

@@ -55,7 +55,7 @@ def test_every_space(config):
                 count = int(generator.integers(1, min(capacity, 40)))
                 address = int(generator.integers(0, capacity - count + 1))
                 words = generator.integers(0, 1 << 32, count, dtype=np.uint32)
-                expected = words if not config.is_int16 else words.astype(np.int16).astype(np.int32).view(np.uint32)
+                expected = words if config.has_ring else words.astype(np.int16).astype(np.int32).view(np.uint32)
                 cycles = []
                 for writer, reader in ((port, direct), (direct, port)):
                     begun = time.now

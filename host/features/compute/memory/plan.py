@@ -32,9 +32,10 @@ import numpy.typing as npt
 
 from hdl.choices import choice_error
 from hdl.features.compute.layer_list import BASE_BITS, Place
+from host.driver.planned_lists import PlanError
 from sim.golden.features.compute.compute import Engine, Instruction, Operand, sources
 
-__all__ = ["ORDERS", "ROUNDS", "Lifetime", "ListProgram", "Operation", "Places", "Plan", "PlanError", "Planned",
+__all__ = ["ORDERS", "ROUNDS", "Lifetime", "ListProgram", "Operation", "Places", "Plan", "Planned",
            "Profile", "ProfileError", "Room", "live_words", "lowest_fit", "make_plan", "peak", "planned", "rooms_of",
            "search", "shared", "strict"]
 
@@ -146,10 +147,6 @@ ORDERS: Mapping[str, Callable[[Lifetime], tuple[int, ...]]] = MappingProxyType({
 
 #: Orders that a search tries.
 ROUNDS = 2000
-
-
-class PlanError(ValueError):
-    """A program must not run under a plan."""
 
 
 def _ordered(buffers: Buffers, key: Callable[[Lifetime], tuple[int, ...]]) -> list[int]:

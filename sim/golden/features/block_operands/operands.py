@@ -8,11 +8,10 @@ import numpy.typing as npt
 from sim.golden import summation
 from sim.golden.features.mx import microscaling, shared_exponent
 from sim.golden.features.mx.block_format import BlockFormat
-from sim.golden.features.nvfp4 import nvfp4
 from sim.golden.operands import Operands
 
-__all__ = ["MX4", "MX6", "MX9", "MXFP4_E2M1", "MXFP4_E2M1_UP", "NVFP4", "block_numbers", "block_product",
-           "block_terms"]
+__all__ = ["MX4", "MX6", "MX9", "MXFP4_E2M1", "MXFP4_E2M1_UP", "block_numbers", "block_operands",
+           "block_product", "block_terms"]
 
 Bits = npt.NDArray[np.uint32]
 Array = npt.NDArray[np.floating]
@@ -66,12 +65,11 @@ def block_product(model: BlockFormat, a: Array, b: Array, initial: Array | None)
     return summation.canonical(total)
 
 
-def _operands(code: int, model: BlockFormat, delay: int = 0) -> Operands:
+def block_operands(code: int, model: BlockFormat, delay: int = 0) -> Operands:
     """Operands that are multiplied by blocks of a format."""
     return Operands(code, block=model, product=functools.partial(block_product, model), delay=delay)
 
 
-MX9, MX6, MX4 = (_operands(code, model) for code, model in (
+MX9, MX6, MX4 = (block_operands(code, model) for code, model in (
     (2, shared_exponent.MX9), (3, shared_exponent.MX6), (4, shared_exponent.MX4)))
-MXFP4_E2M1, MXFP4_E2M1_UP = _operands(5, microscaling.MXFP4_E2M1), _operands(6, microscaling.MXFP4_E2M1_UP)
-NVFP4 = _operands(7, nvfp4.NVFP4(), delay=3)
+MXFP4_E2M1, MXFP4_E2M1_UP = block_operands(5, microscaling.MXFP4_E2M1), block_operands(6, microscaling.MXFP4_E2M1_UP)

@@ -31,7 +31,6 @@ from hdl.features.compute.layer_list import (
 from hdl.features.compute.multiply_accumulate import SLOTS
 from hdl.masking.mask import INDEX_BITS, KINDS
 from sim.golden import masking
-from sim.golden.features.codebook_layers import centroid_product
 from sim.golden.features.compute.gemm import ScaleMask, epilogue
 from sim.golden.features.compute.list_operand import Memories, Operand
 from sim.golden.features.compute.list_words import pack, unpack
@@ -39,10 +38,11 @@ from sim.golden.features.compute.loop_nest import Job, LoopNest
 from sim.golden.features.compute.row_instruction import Rows, rows_instruction
 from sim.golden.features.compute.row_owners import RowOwners
 from sim.golden.features.compute.vector import cross_entropy, softmax
+from sim.golden.nodes import Nodes
 from sim.golden.operands import FP32, operands_of, product
 
 __all__ = ["Centroid", "Engine", "Gemm", "Memories", "Operand", "Outcome", "Vector", "pack", "sources",
-           "unpack"]
+           "spaces", "unpack"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -140,6 +140,8 @@ class Centroid:
 
     def run(self, memories: Memories) -> bool:
         """Run the instruction."""
+        from sim.golden.features.codebook_layers import centroid_product
+
         x = self.x.read(memories)
         lines = memories[self.indices.place][self.indices.index()]
         indices = centroid_product.unpack_indices(lines, x.shape[1], self.lanes, self.centroids)
@@ -187,6 +189,12 @@ class _WrongError(Exception):
 def _refuse(condition: object) -> None:
     if condition:
         raise _WrongError
+
+
+def spaces(nodes: Nodes, rank: int) -> Memories:
+    """Memories of a golden node that lists of layers work on."""
+    return {Place.GRADIENTS: nodes.gradients[rank], Place.WEIGHTS: nodes.weights[rank],
+            Place.ACTIVATIONS: nodes.activations[rank]}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -255,6 +263,13 @@ class Engine:
                 return Outcome(EventStatus.BAD_INSTRUCTION, number)
         multiplied = sum(one.multiplied for one in instructions if isinstance(one, Centroid))
         return Outcome(EventStatus.OK, (multiplied << MULTIPLIED_BIT | len(instructions)) % (1 << 32))
+
+    def carry_out(self, nodes: Nodes, rank: int, fields: Mapping[str, int]) -> None:
+        """Carry LAYERS out on a golden node; ``ValueError`` if the list is wrong."""
+        outcome = self.run(spaces(nodes, rank), base=fields["weight_base"], length=fields["length"],
+                           offset=fields["state_base"])
+        if outcome.status is not EventStatus.OK:
+            raise ValueError(f"LAYERS must end well, not with {outcome.status.name} {outcome.detail}")
 
     def _owned(self, operand: Operand, instruction: Instruction,
                memories: Memories) -> tuple[npt.NDArray[np.int64], int]:
@@ -354,6 +369,8 @@ class Engine:
                 fields[name], stride, shape, offset, sizes, **options))
 
     def _centroid(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Centroid:
+        from sim.golden.features.codebook_layers import centroid_product
+
         gradient = fields["gradient"]
         _refuse(any(value for name, value in fields.items() if name.startswith("reserved")))
         _refuse(gradient and (fields["initial"] or fields["relu"] or fields["gated"]))

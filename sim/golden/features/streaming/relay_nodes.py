@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from sim.golden import optimizer
 from sim.golden.codecs import CODECS
-from sim.golden.features.programs.program_nodes import Collected, Nodes, Placed
+from sim.golden.features.programs.program_nodes import ProgramNodes
 from sim.golden.features.streaming.relay import Counts, counts, push_sum
+from sim.golden.nodes import Collected, Placed
 
 __all__ = ["FORMATS", "RelayNodes"]
 
@@ -25,7 +26,7 @@ Bits = npt.NDArray[np.uint32]
 FORMATS = ("raw", "mx4", "mx6", "mx9")
 
 
-class RelayNodes(Nodes):
+class RelayNodes(ProgramNodes):
     """Memories of workers and of a server, which has the last rank.
 
     Parameters
@@ -36,7 +37,7 @@ class RelayNodes(Nodes):
     planes : int
         State planes of the server, which are zeros at first.
     options
-        As those of :class:`Nodes`.
+        As those of :class:`ProgramNodes`.
 
     Members
     -------

@@ -3,7 +3,8 @@ import pytest
 
 from sim.golden import ring
 from sim.golden.codecs import CODECS
-from sim.golden.features.programs.program_nodes import Nodes, Placed
+from sim.golden.features.programs.program_nodes import ProgramNodes
+from sim.golden.nodes import Placed
 from tests.refusals import refuses
 
 LENGTH, HALF = 200, 256
@@ -23,7 +24,7 @@ def step(nodes, *, wait=True):
 
 def golden(nodes, seed, **options):
     generator = np.random.default_rng(seed)
-    found = Nodes(nodes, gradient_words=2 * HALF, planes=1,
+    found = ProgramNodes(nodes, gradient_words=2 * HALF, planes=1,
                   weights=ring.bits(generator.standard_normal(LENGTH)), **options)
     found.settings = SETTINGS
     found.stage(ring.bits(generator.standard_normal((nodes, LENGTH))), HALF)

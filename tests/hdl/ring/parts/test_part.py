@@ -24,7 +24,7 @@ from hdl.row_transfer import RowReader
 from hdl.streams.stream import beat_layout, connect_stream
 from tests.host.rings import CONFIGS, known_formats
 
-FULL = {name: config for name, config in CONFIGS.items() if not config.is_int16}
+FULL = {name: config for name, config in CONFIGS.items() if config.has_ring}
 NAMES = {
     "default": ["write_back", "update", "sums", "weights"],
     "mx9": ["write_back", "update", "sums", "residual", "masters", "weights", "weight_codec"],

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from host.features.codebook.codebooks import Codebook
-from host.models.layers import CentroidLinear, Linear, perceptron, shared
+from host.features.codebook_layers.layers import CentroidLinear, shared
+from host.models.layers import Linear, perceptron
 
 
 def _layer(seed, outputs=10, inputs=24, centroids=8, dtype=np.float32):

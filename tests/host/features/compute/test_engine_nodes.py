@@ -11,14 +11,14 @@ from hdl.features.compute.layer_list import Place, operand_layout
 from hdl.group import GROUP
 from host.driver.command import Command
 from host.driver.diagnosis import RingError
+from host.driver.planned_lists import PlanError
 from host.driver.words import fields, places
 from host.features.compute.engine import Computer, computer_of
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
-from host.features.compute.memory.plan import PlanError
-from host.features.programs.schedules import layers_of
 from host.labs.centroids.lab import CentroidClassifier
 from host.models.digits import Dataset
+from host.models.layer_shapes import layers_of
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.trainer import make_trainer

@@ -8,10 +8,11 @@ import pytest
 from hdl.control.protocol import EventStatus
 from hdl.features.compute.layer_list import INSTRUCTION_WORDS, MULTIPLIED_BIT, Place
 from hdl.group import GROUP
+from host.features.codebook_layers.layers import shared
 from host.features.compute.instructions import Array
 from host.features.compute.lists import Activations, Shared, compile_lists
-from host.features.programs.schedules import layers_of
-from host.models.layers import perceptron, shared
+from host.models.layer_shapes import layers_of
+from host.models.layers import perceptron
 from sim.golden.features.compute.compute import Engine
 
 WORDS = 8192

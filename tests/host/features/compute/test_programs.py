@@ -8,11 +8,12 @@ from hdl.group import GROUP
 from host.cycles.estimate import Costs
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
-from host.features.programs.schedules import Computed, Copies, Schedule, build, layers_of
+from host.features.programs.schedules import Computed, Copies, Schedule, build
+from host.models.layer_shapes import layers_of
 from host.models.layers import perceptron
 from sim.golden import ring
 from sim.golden.features.compute.compute import Engine
-from sim.golden.features.programs.program_nodes import Nodes
+from sim.golden.features.programs.program_nodes import ProgramNodes
 from tests.host.features.compute.test_lists import WORDS, give
 
 WIDTHS = (16, 8, 12, 5)
@@ -42,7 +43,7 @@ def test_a_step_is_that_of_the_host(model, schedule):
         "forward 1", "forward 2", "forward 3", "backward 3", "backward 2", "backward 1"]
     assert [command.length for command in program.commands(1, NODES)[0]] == [SHARES[1]] * 6
     generator = np.random.default_rng(1)
-    nodes = Nodes(NODES, gradient_words=model.size, weights=model.parameters.view(np.uint32), planes=1,
+    nodes = ProgramNodes(NODES, gradient_words=model.size, weights=model.parameters.view(np.uint32), planes=1,
                   engine=Engine(rows=2, lanes=4), activation_words=WORDS)
     nodes.activations[:, lists.places.lists:lists.end] = lists.words
     nodes.settings = ring.settings(1, learning_rate=0.5, gradient_scale=1 / sum(SHARES), first_decay=0.9,
@@ -74,7 +75,7 @@ def test_passes_that_overlap(model, behind):
                     computed=Computed(lists.commands, SHARES), distance=distance)
     generator = np.random.default_rng(behind)
     weights = model.parameters.view(np.uint32).copy()
-    nodes = Nodes(NODES, gradient_words=model.size, weights=weights, planes=1, mastered=True,
+    nodes = ProgramNodes(NODES, gradient_words=model.size, weights=weights, planes=1, mastered=True,
                   engine=Engine(rows=2, lanes=4), activation_words=WORDS)
     nodes.weights = np.hstack([nodes.weights, np.zeros((NODES, distance - model.size), np.uint32), nodes.weights])
     nodes.weight_stride = distance
@@ -131,10 +132,10 @@ def test_errors(model, lengths, message):
 
 def test_a_node_without_engine(model):
     lists = compile_lists(layers_of(WIDTHS), array=Array(rows=1, lanes=4), examples=7, words=WORDS)
-    nodes = Nodes(NODES, gradient_words=model.size, weights=model.parameters.view(np.uint32))
+    nodes = ProgramNodes(NODES, gradient_words=model.size, weights=model.parameters.view(np.uint32))
     with pytest.raises(ValueError, match=r"^Nodes must have an engine for LAYERS$"):
         nodes.run(compiled("none", lists).placed(NODES))
-    nodes = Nodes(NODES, gradient_words=model.size, weights=model.parameters.view(np.uint32),
+    nodes = ProgramNodes(NODES, gradient_words=model.size, weights=model.parameters.view(np.uint32),
                   engine=Engine(rows=1, lanes=4), activation_words=WORDS)
     with pytest.raises(ValueError, match=r"^LAYERS must end well, not with BAD_LENGTH 1$"):
         nodes.run(compiled("none", lists, lengths=(7, 0, 0)).placed(NODES))

@@ -7,7 +7,7 @@ from hdl.control.protocol import Operation
 from hdl.group import GROUP
 from host.driver.command import Command
 from host.features.far.steps import run_policies
-from host.features.programs.schedules import layers_of
+from host.models.layer_shapes import layers_of
 from host.models.layers import perceptron
 from sim.golden.features.far.mover import move_cycles
 from tests.host import rings

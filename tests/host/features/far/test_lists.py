@@ -7,15 +7,16 @@ import pytest
 
 from hdl.group import GROUP
 from host.cycles.estimate import Costs
+from host.driver.planned_lists import PlanError
 from host.features.compute.instructions import Array
 from host.features.compute.memory.chain import MapPlan, decide
-from host.features.compute.memory.plan import PlanError
 from host.features.far.lists import Versions, compile_far, layers_chain_of
 from host.features.programs.program import Queue
-from host.features.programs.schedules import Computed, Kind, Schedule, build, layers_of
+from host.features.programs.schedules import Computed, Kind, Schedule, build
+from host.models.layer_shapes import layers_of
 from host.models.layers import perceptron
 from sim.golden.features.compute.compute import Engine
-from sim.golden.features.programs.program_nodes import Nodes
+from sim.golden.features.programs.program_nodes import ProgramNodes
 
 WIDTHS = (16, *(16,) * 5, 10)
 EXAMPLES = 8
@@ -60,7 +61,7 @@ def test_are_the_model(kind):
     again = sum(EXAMPLES * one.multiplications for one in lists.commands if one.name.startswith("remake"))
     assert again == lists.plan.decision.run.multiplications
     for seed in range(4):
-        nodes = Nodes(1, gradient_words=model.size, weights=model.parameters.view(np.uint32), planes=0,
+        nodes = ProgramNodes(1, gradient_words=model.size, weights=model.parameters.view(np.uint32), planes=0,
                       engine=Engine(rows=ARRAY.rows, lanes=ARRAY.lanes), activation_words=WORDS, far_words=FAR)
         nodes.activations[:] = 0x7FC0_0001
         memory = nodes.activations[0]

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from hdl.features.compute.layer_list import PADDING, Place
+from host.driver.planned_lists import PlanError
 from host.features.compute.instructions import Array
 from host.features.compute.memory.chain import KINDS, Decision, MapPlan, Policy, decide
 from host.features.compute.memory.chain import run as timeline_of
-from host.features.compute.memory.plan import PlanError
 from host.features.compute.text_lists import TextOperations, compile_text, engine_of
 from host.features.far.lists import compile_far_text, fit_text
 from host.models.text import collate
 from sim.golden.features.compute.row_owners import RowOwners
-from sim.golden.features.programs.program_nodes import Nodes
+from sim.golden.features.programs.program_nodes import ProgramNodes
 from tests.host.features.compute.test_text_lists import NAN, SMALL, TEXT, model_of, sequences_of
 
 ARRAY = Array(rows=4, lanes=4)
@@ -26,7 +26,7 @@ def operations_of(config=TEXT, array=ARRAY):
     return TextOperations(compile_text(config, array=array, sequences=1, words=1 << 16, scaled_again=True), array)
 
 
-class Owned(Nodes):
+class Owned(ProgramNodes):
     """Nodes with row owners, which note the words of the buffers that are written."""
 
     def __init__(self, lists, **options):

@@ -8,8 +8,9 @@ import pytest
 from hdl.config import NodeConfig
 from hdl.features.compute.feature import Compute
 from hdl.features.programs.feature import Programs
-from host.features.compute.engine import engine_node, far_text_lists
+from host.features.compute.engine import engine_node
 from host.features.compute.memory.chain import KINDS
+from host.features.far.training import far_text_lists
 from host.models.digits import digits
 from host.models.text import Text, topics
 from host.training.optimizers import Adam

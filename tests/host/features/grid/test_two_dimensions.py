@@ -6,7 +6,7 @@ import pytest
 from host.driver.optimizer_settings import Rule, Settings
 from host.features.codebook.codebooks import codebook
 from host.features.grid.grid import Shape
-from host.reports.grid_speed import COMMANDS, UPDATE, limit, measure
+from host.labs.bench.grid_speed import COMMANDS, UPDATE, limit, measure
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.features.grid import grid as golden_grid

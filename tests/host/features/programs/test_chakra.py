@@ -4,8 +4,8 @@ import pytest
 
 from host.features.programs import chakra, measured
 from host.features.programs.chakra import Command, Kind
-from host.features.programs.schedules import layers_of
 from host.labs.predict.model import Step, model_of, predict
+from host.models.layer_shapes import layers_of
 
 pytest.importorskip("google.protobuf")
 

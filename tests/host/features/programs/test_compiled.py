@@ -10,7 +10,7 @@ from host.driver.command import Command
 from host.features.programs.order import find_node_cycle
 from host.features.programs.program import Program, ProgramError, Queue
 from sim.golden.features.programs.program import DELAY, HOP, TOLD, Remote, signal_cycles, timeline
-from sim.golden.features.programs.program_nodes import Nodes
+from sim.golden.features.programs.program_nodes import ProgramNodes
 
 
 def pair(nodes=3):
@@ -172,7 +172,7 @@ def test_random_circles(seed):
         except ProgramError:
             refused = True
             break
-    golden = Nodes(nodes, gradient_words=32, weights=np.zeros(32, np.uint32))
+    golden = ProgramNodes(nodes, gradient_words=32, weights=np.zeros(32, np.uint32))
     if refused:
         with pytest.raises(ValueError, match="wait for ever"):
             golden.run(_unchecked(program, nodes), passes=2)

@@ -14,8 +14,9 @@ from hdl.group import GROUP
 from host.cycles.estimate import Costs
 from host.features.programs.execution import programmed
 from host.features.programs.program import Queue
-from host.features.programs.schedules import Kind, Schedule, build, layers_of
+from host.features.programs.schedules import Kind, Schedule, build
 from host.models.digits import Dataset
+from host.models.layer_shapes import layers_of
 from host.training import checkpoint
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig

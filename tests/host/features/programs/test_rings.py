@@ -15,7 +15,8 @@ from host.features.codebook.codebooks import codebook
 from host.features.programs.execution import Execution
 from host.features.programs.order import Region
 from host.features.programs.program import CompiledProgram, Program, Queue, RaceError
-from host.features.programs.schedules import Kind, Schedule, build, layers_of
+from host.features.programs.schedules import Kind, Schedule, build
+from host.models.layer_shapes import layers_of
 from host.training.optimizers import SGD, Adam
 from sim.golden.features.compute_stub.stand_in import compute_cycles
 from tests.host import rings

@@ -9,11 +9,12 @@ import pytest
 
 from host.cycles.estimate import Costs
 from host.features.codebook.codebooks import codebook
-from host.features.programs.schedules import Kind, Schedule, build, layers_of, search
+from host.features.programs.schedules import Kind, Schedule, build, search
+from host.models.layer_shapes import layers_of
 from sim.golden import ring
 from sim.golden.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from sim.golden.features.programs.program import makespan, timeline
-from sim.golden.features.programs.program_nodes import Nodes
+from sim.golden.features.programs.program_nodes import ProgramNodes
 
 #: Ten layers of one or two groups each.
 WIDTHS = [12, *[6] * 9, 5]
@@ -49,7 +50,7 @@ def compare(nodes, weight, gradient, schedules, seed, *, steps):
     weights = generator.standard_normal(LENGTH).astype(np.float32)
     if weight_codec.codebook_words:
         weight_codec = weight_codec.bind(codebook(weight, weights))
-    golden = Nodes(nodes, gradient_words=2 * STAGED, planes=1, weight_codec=weight_codec,
+    golden = ProgramNodes(nodes, gradient_words=2 * STAGED, planes=1, weight_codec=weight_codec,
                    gradient_codec=gradient_codec, weights=ring.bits(weights))
     serial = program(Schedule(Kind.NONE), nodes).placed(nodes)
     compiled = [program(schedule, nodes).placed(nodes) for schedule in schedules]
@@ -91,7 +92,7 @@ def alternating(nodes, layers, weights, seed):
     """Steps of a stale schedule: golden nodes after each, from a program that runs pass by pass."""
     program_of = build(Schedule(Kind.DELAYED, layers), LAYERS, nodes=nodes, costs=COSTS, staged=STAGED,
                        distance=LENGTH).placed(nodes)
-    golden = Nodes(nodes, gradient_words=2 * STAGED, planes=1, weights=ring.bits(weights), mastered=True)
+    golden = ProgramNodes(nodes, gradient_words=2 * STAGED, planes=1, weights=ring.bits(weights), mastered=True)
     golden.weights, golden.weight_stride = np.tile(golden.weights, 2), LENGTH
     return golden, lambda passes, parity, before=lambda number: None: golden.run(
         program_of, passes=passes, parity=parity, seed=seed, before=before)
@@ -105,7 +106,7 @@ def test_stale(nodes, layers):
     generator = np.random.default_rng(nodes * 100 + layers)
     weights = generator.standard_normal(LENGTH).astype(np.float32)
     golden, run = alternating(nodes, layers, weights, seed=nodes)
-    expected = Nodes(nodes, gradient_words=2 * STAGED, planes=1, weights=ring.bits(weights))
+    expected = ProgramNodes(nodes, gradient_words=2 * STAGED, planes=1, weights=ring.bits(weights))
     serial = program(Schedule(Kind.LAYERS), nodes).placed(nodes)
     apart = LAYERS[layers - 1].base + LAYERS[layers - 1].length if layers else 0
     for step in range(5):
@@ -129,7 +130,8 @@ def test_versions(seed):
     layers = layers_of([6, 5, 3])
     length = layers[-1].base + layers[-1].length
     placed = build(Schedule(Kind.DELAYED, 1), layers, nodes=3, costs=COSTS, staged=STAGED, distance=length).placed(3)
-    golden = Nodes(3, gradient_words=2 * STAGED, planes=1, weights=np.zeros(2 * length, np.uint32), mastered=True)
+    golden = ProgramNodes(3, gradient_words=2 * STAGED, planes=1, weights=np.zeros(2 * length, np.uint32),
+                          mastered=True)
     golden.weight_stride = length
     golden.settings = settings(np.random.default_rng(0))
     golden.run(placed, passes=4, seed=seed)

@@ -7,7 +7,8 @@ import pytest
 
 from host.cycles.estimate import Collective, Costs
 from host.features.programs.program import CompiledProgram, ProgramError, Queue, RaceError
-from host.features.programs.schedules import Kind, Schedule, build, chunks, layers_of, search
+from host.features.programs.schedules import Kind, Schedule, build, chunks, search
+from host.models.layer_shapes import layers_of
 from sim.golden.features.programs.program import GAP, Timed, makespan, timeline
 
 DEEP = [64, *[32] * 9, 10]

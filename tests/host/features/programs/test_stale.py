@@ -17,14 +17,15 @@ from host.features.codebook.codebooks import codebook
 from host.features.compute.engine import Computer
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
-from host.features.programs.schedules import Computed, Copies, Kind, Schedule, build, layers_of
-from host.features.quorum.feeding import run_passes
+from host.features.programs.feeding import run_passes
+from host.features.programs.schedules import Computed, Copies, Kind, Schedule, build
+from host.models.layer_shapes import layers_of
 from host.training.optimizers import SGD
 from sim.golden import ring as golden_ring
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.features.compute.compute import Engine
 from sim.golden.features.programs.program import GAP
-from sim.golden.features.programs.program_nodes import Nodes
+from sim.golden.features.programs.program_nodes import ProgramNodes
 from tests.host import rings
 
 CONFIG = rings.CONFIGS["wide"]
@@ -54,7 +55,7 @@ class Steps:
         self.program = build(Schedule(Kind.DELAYED, behind), LAYERS, nodes=ring.nodes, costs=COSTS, staged=LENGTH,
                              distance=LENGTH)
         self.tags = {task.name: task.place for task in self.program.tasks}
-        self.golden = Nodes(
+        self.golden = ProgramNodes(
             ring.nodes, gradient_words=2 * LENGTH, weights=golden_ring.bits(weights), planes=1,
             segment=CONFIG.segment, weight_codec=WEIGHT_CODECS[CONFIG.weights.codec],
             gradient_codec=GRADIENT_CODECS[CONFIG.gradients])
@@ -189,7 +190,7 @@ class Engines:
             depth=config.programs.depth)
         self.computer = Computer(ring, self.lists, self.LENGTH)
         centroids = codebook(config.weights.codec, weights)
-        self.golden = golden = Nodes(
+        self.golden = golden = ProgramNodes(
             self.NODES, gradient_words=self.LENGTH, weights=golden_ring.bits(weights), planes=1,
             weight_codec=WEIGHT_CODECS[config.weights.codec].bind(centroids),
             gradient_codec=GRADIENT_CODECS[config.gradients], segment=config.segment,

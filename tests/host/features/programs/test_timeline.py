@@ -4,8 +4,9 @@ import json
 import pytest
 
 from host.cycles.estimate import Costs
-from host.features.programs.schedules import Schedule, build, layers_of
+from host.features.programs.schedules import Schedule, build
 from host.features.programs.timeline import busy, draw, trace, write_trace
+from host.models.layer_shapes import layers_of
 from sim.golden.features.programs.program import Span, timeline
 
 

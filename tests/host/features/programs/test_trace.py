@@ -5,7 +5,8 @@ from hdl.control.trace import TRACE_WORDS, trace_record_layout
 from host.cycles.estimate import Costs
 from host.driver.trace import TraceError, TraceRecord, records
 from host.features.programs.program import origin_of, spans
-from host.features.programs.schedules import Schedule, build, layers_of
+from host.features.programs.schedules import Schedule, build
+from host.models.layer_shapes import layers_of
 from sim.golden.features.programs.program import timeline
 
 RECORDS = TRACE_WORDS // 2

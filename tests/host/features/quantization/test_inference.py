@@ -116,7 +116,7 @@ def test_nodes_without_quantization():
     with OpenRing(library(CONFIG), nodes=1, threads=1) as opened:
         plain = Ring([Device(opened.transports[0], CONFIG.replace(features=()), name="node")])
         with pytest.raises(ValueError, match=r"^Nodes must have quantization in their configuration, to infer$"):
-            plain.local.infer(digits(), inputs(1))
+            plain.inference.infer(digits(), inputs(1))
 
 
 # --- whole nodes
@@ -129,7 +129,7 @@ def test_two_layers(ring, bits, variant):
     changes = {} if variant == "min" else {"variant": "max", "offsets": (1 << bits) - 1 >> 1}
     layers = digits(bits, **changes)
     x = inputs(201)
-    outcome = ring.local.infer(layers, x)
+    outcome = ring.inference.infer(layers, x)
     np.testing.assert_array_equal(outcome.outputs, infer(layers, x))
     given = program(layers, lanes=4, gradient_words=CONFIG.memories.gradient, weight_words=CONFIG.memories.weight)
     assert given.beats == 32 * 4 + 10 * 2
@@ -143,7 +143,7 @@ def test_few_samples(ring, samples):
     """No more nodes than samples; signed inputs of both layers."""
     layers = [layer(19, 21, 4, relu=False, signed=True), layer(3, 19, 5, signed=True, last=True)]
     x = inputs(samples, 21, low=-128, high=128)
-    outcome = ring.local.infer(layers, x)
+    outcome = ring.inference.infer(layers, x)
     np.testing.assert_array_equal(outcome.outputs, infer(layers, x))
     assert outcome.commands == 1
 
@@ -156,16 +156,16 @@ def test_buffers_beside_others(ring):
     layers = [layer(19, 21, 4, relu=False, signed=True), layer(3, 19, 5, signed=True, last=True)]
     x = inputs(30, 21, low=-128, high=128)
     data, lists = Buffer("gradients", 1024, 1024), Buffer("weights", 1056, 960)
-    outcome = ring.local.infer(layers, x, data=data, lists=lists)
+    outcome = ring.inference.infer(layers, x, data=data, lists=lists)
     np.testing.assert_array_equal(outcome.outputs, infer(layers, x))
     np.testing.assert_array_equal(ring.memory.read_gradients(1024), below)
     np.testing.assert_array_equal(ring.memory.read_weights(1024), below)
     with pytest.raises(ValueError, match=r"^Layers and their codes must take at most the 32 words of a node"):
-        ring.local.infer(layers, x, lists=Buffer("weights", 1024, 32))
+        ring.inference.infer(layers, x, lists=Buffer("weights", 1024, 32))
 
 
 def test_no_sample(ring):
-    outcome = ring.local.infer(digits(), np.zeros((0, 64), int))
+    outcome = ring.inference.infer(digits(), np.zeros((0, 64), int))
     assert (outcome.outputs.shape, outcome.cycles, outcome.commands) == ((0, 10), 0, 0)
 
 
@@ -174,7 +174,7 @@ def test_nearly_all_cycles_multiply(ring):
     layers = [layer(64, 64, 6, bits=4), layer(64, 64, 7, bits=4, last=True)]
     given = program(layers, lanes=4, **WORDS)
     x = inputs(2 * given.samples)
-    outcome = ring.local.infer(layers, x)
+    outcome = ring.inference.infer(layers, x)
     np.testing.assert_array_equal(outcome.outputs, infer(layers, x))
     assert outcome.commands == 1
     peak = peak_cycles([(64, 64), (64, 64)], given.samples, lanes=4)
@@ -189,7 +189,7 @@ def test_other_commands_beside(ring):
         ring.memory.write_gradients(vectors)
         ring.collectives.all_reduce(100)
         np.testing.assert_array_equal(ring.memory.read_gradients(100), [vectors[0] + vectors[1]] * 2)
-        np.testing.assert_array_equal(ring.local.infer(digits(), inputs(5)).outputs, infer(digits(), inputs(5)))
+        np.testing.assert_array_equal(ring.inference.infer(digits(), inputs(5)).outputs, infer(digits(), inputs(5)))
 
 
 def test_a_wrong_layer(ring):
@@ -205,7 +205,7 @@ def test_a_wrong_layer(ring):
     with pytest.raises(RingError, match=f"^{message}$") as error:
         ring.commands.run_apart({1: Command(operation=Operation.INFER, length=2)})
     assert error.value.events[1].status is EventStatus.BAD_LAYER
-    np.testing.assert_array_equal(ring.local.infer(digits(), inputs(5)).outputs, infer(digits(), inputs(5)))
+    np.testing.assert_array_equal(ring.inference.infer(digits(), inputs(5)).outputs, infer(digits(), inputs(5)))
 
 
 def test_a_base_that_is_none(ring):

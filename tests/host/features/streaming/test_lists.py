@@ -13,9 +13,9 @@ from host.features.streaming.plan import Worker, make_relay_plan
 from sim.arithmetic import functions
 from sim.golden import ring
 from sim.golden.features.programs.program import timeline
-from sim.golden.features.programs.program_nodes import Placed
 from sim.golden.features.streaming.relay import Server, relay_set
 from sim.golden.features.streaming.relay_nodes import RelayNodes
+from sim.golden.nodes import Placed
 
 ARRAY = Array(rows=4, lanes=4)
 SETTINGS = ring.settings(1, gradient_scale=0.125, learning_rate=0.1, clip=np.inf, first_decay=0.9)

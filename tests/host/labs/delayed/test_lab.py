@@ -2,8 +2,9 @@
 """Cycles of passes that overlap: rows of a small network, and their table."""
 
 from host.cycles.estimate import Costs
-from host.features.programs.schedules import Kind, Schedule, layers_of
+from host.features.programs.schedules import Kind, Schedule
 from host.labs.delayed.lab import Bench, Row, table
+from host.models.layer_shapes import layers_of
 from tests.host import rings
 
 LAYERS = layers_of([12, 6, 6, 5])

@@ -12,13 +12,13 @@ from hdl.features.compute.operands import OPERANDS
 from hdl.registry import FEATURES, Codes, Entry
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
-from host.features.programs.schedules import layers_of
 from host.labs.sweep import plan as sweep
 from host.labs.sweep import worker
 from host.labs.sweep.jobs import JobKind
 from host.labs.sweep.page import tables
 from host.labs.sweep.plan import SweepConfig
 from host.models.digits import digits
+from host.models.layer_shapes import layers_of
 from host.training.record import Step, Training, TrainingConfig
 from host.training.workloads import Classifier, WorkloadName
 from tests.host.labs.sweep.results_of_plan import store_all

@@ -14,11 +14,13 @@ from hdl.features.compute.layer_list import (
     row_layout,
     vector_layout,
 )
+from host.driver.planned_lists import PlanError
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
 from host.features.compute.memory.checker import dead_reads, overlaps
-from host.features.compute.memory.plan import ListProgram, PlanError, Room, planned, rooms_of
-from host.features.programs.schedules import Copies, layers_of
+from host.features.compute.memory.plan import ListProgram, Room, planned, rooms_of
+from host.features.programs.schedules import Copies
+from host.models.layer_shapes import layers_of
 from sim.golden.features.compute.compute import Engine, pack
 
 ARRAY = Array(rows=4, lanes=4)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from host.driver.planned_lists import PlanError
 from host.features.compute.memory.checker import overlaps, random_profile
 from host.features.compute.memory.plan import (
     ORDERS,
     Lifetime,
     Operation,
-    PlanError,
     Profile,
     ProfileError,
     live_words,

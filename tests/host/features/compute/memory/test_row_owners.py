@@ -8,12 +8,13 @@ import pytest
 from hdl.control.protocol import EventStatus
 from hdl.features.compute.layer_list import ROW_BIT, Place
 from hdl.group import GROUP
+from host.features.codebook_layers.layers import shared
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
 from host.features.compute.memory.checker import dead_reads, overlaps
 from host.features.compute.memory.plan import Room
-from host.features.programs.schedules import layers_of
-from host.models.layers import perceptron, shared
+from host.models.layer_shapes import layers_of
+from host.models.layers import perceptron
 from sim.golden.features.compute.row_owners import RowOwners
 from tests.features.compute.owned_programs import LANES, draw, engine
 from tests.host.features.compute.test_lists import engine_of, give, memories_of, shared_layers

@@ -8,7 +8,7 @@ from host.features.compute import lists
 from host.features.compute.instructions import Array, best_factors
 from host.features.compute.tiling import searched
 from host.features.compute.tiling.searched import SearchedFactors
-from host.features.programs.schedules import layers_of
+from host.models.layer_shapes import layers_of
 from sim import json_files
 from sim.verilated.native import Arithmetic
 from tests.host.rings import CONFIGS

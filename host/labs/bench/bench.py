@@ -9,7 +9,7 @@ few words make what they carry besides show, and the bound has no room for the s
 So is the effective bandwidth of an all-reduce, against the least that it should reach.
 
 An update in two dimensions is measured against the flat ring of its nodes, and against its commands one by one
-(:mod:`host.reports.grid_speed`).
+(:mod:`host.labs.bench.grid_speed`).
 
 Weights are raw and gradients compressed by zero value where a row does not say otherwise.
 """
@@ -33,7 +33,7 @@ from host.driver.results import known
 from host.driver.ring import Ring
 from host.features.codebook.codebooks import codebook
 from host.jobs import speed
-from host.reports import grid_speed
+from host.labs.bench import grid_speed
 from host.schema import Schema
 from host.training import golden_speed
 from host.training.optimizers import Adam
@@ -223,7 +223,7 @@ def infer_rows(ring: Ring) -> list[Row]:
                     bits=4, bias=np.zeros(SIZE, np.int64), multiplier=np.full(SIZE, 40_000),
                     shift=np.full(SIZE, 24), relu=True, signed=False, last=last) for last in (False, True)]
     x = generator.integers(0, 256, (SAMPLES * ring.nodes, SIZE))
-    cycles = ring.local.infer(layers, x).cycles
+    cycles = ring.inference.infer(layers, x).cycles
     return [_row("node.infer", f"{len(layers)} layers of {SIZE} x {SIZE}, {SAMPLES} samples", known(cycles),
                  peak_cycles([(SIZE, SIZE)] * len(layers), SAMPLES, lanes=ring.formats.lanes))]
 

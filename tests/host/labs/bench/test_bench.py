@@ -8,7 +8,7 @@ from hdl.config import NodeConfig, Optimizer
 from hdl.features.quantization.engine import infer_cycles
 from host.driver.device import Device
 from host.driver.ring import Ring
-from host.reports import bench
+from host.labs.bench import bench
 from sim.golden import ring as golden
 from tests.host import rings
 

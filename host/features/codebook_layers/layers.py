@@ -1,0 +1,71 @@
+"""Linear layers whose weights are indices of centroids, which are their parameters.
+
+Products and gradients are those of :mod:`sim.golden.features.codebook_layers.centroid_product`: the matrix is never
+expanded.
+"""
+
+import numpy as np
+
+from host.features.codebook.codebooks import Codebook
+from host.models.layers import Array, Layer, Linear, Model, ReLU, Views, bias_gradient
+from sim.golden.features.codebook_layers import centroid_product
+from sim.golden.features.codebook_layers.centroid_product import layer_gradient, pack_indices, unpack_indices
+from sim.golden.operands import FP32
+
+__all__ = ["LANES", "CentroidLinear", "shared"]
+
+#: Lanes among which outputs are dealt out, on which the order of a gradient's sums depends.
+LANES = 4
+
+
+class CentroidLinear(Layer):
+    """``bias + x @ weight.T`` with weights out of a table, which is trained; the assignment of weights stays.
+
+    The codebook has the first centroids, and indices in shape (outputs, inputs). Outputs are dealt out among lanes.
+    Products with centroids are in binary32: ``operands`` is the format of the factors of the gradient of the biases.
+    """
+
+    def __init__(self, codebook: Codebook, bias: Array, *, lanes: int = LANES, operands: str = FP32):
+        if codebook.indices.ndim != 2 or bias.shape != codebook.indices.shape[:1]:
+            raise ValueError(f"Biases must be as many as rows of indices, not of shape {bias.shape!r} for indices of "
+                             f"{codebook.indices.shape!r}")
+        self.codebook = codebook
+        self._bias = bias.copy()
+        self._lanes = lanes
+        self._operands = operands
+        # As a node has them: the last group of outputs is filled up.
+        self._full = unpack_indices(pack_indices(codebook.indices, lanes), codebook.indices.shape[1], lanes,
+                                    len(codebook.centroids))
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"centroids": self.codebook.centroids.shape, "bias": self._bias.shape}
+
+    def initialize(self, parameters: Views, generator: np.random.Generator) -> None:
+        parameters["centroids"][...] = self.codebook.centroids
+        parameters["bias"][...] = self._bias
+
+    def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
+        return centroid_product.product(self.codebook.indices, parameters["centroids"], x, parameters["bias"]), x
+
+    def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
+        indices, table = self.codebook.indices, parameters["centroids"]
+        gradients["centroids"][...] = layer_gradient(self._full, cache, upstream, len(table), lanes=self._lanes)
+        gradients["bias"][...] = bias_gradient(upstream, self._operands)
+        return centroid_product.product(indices.T, table, upstream, np.zeros((), upstream.dtype))
+
+
+def shared(model: Model, centroids: int, *, lanes: int = LANES, align: int = 1) -> Model:
+    """Make a perceptron whose layers have a table of centroids each, by clustering the weights of a perceptron of
+    linear layers with a ReLU between each two.
+
+    Lanes and alignment are those of :class:`CentroidLinear` and of :class:`Model`.
+    """
+    layers: list[Layer] = []
+    for layer, views in zip(model.layers, model.views(model.parameters), strict=True):
+        if isinstance(layer, Linear):
+            layers.append(CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"], lanes=lanes,
+                                         operands=layer.operands))
+        else:
+            layers.append(ReLU())
+    return Model(layers, align=align)

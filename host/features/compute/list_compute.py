@@ -1,0 +1,92 @@
+"""Lists of layers on the nodes of a ring."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+from hdl.control.protocol import Operation
+from hdl.features.compute.layer_list import MULTIPLIED_BIT
+from host.driver.command import Command
+from host.driver.command_queueing import CommandQueueing
+from host.driver.devices import Devices
+from host.driver.planned_lists import PlanError, PlannedLists
+from host.driver.results import Cycles, slowest
+from host.driver.ring_memory import RingMemory
+from host.features.compute.memory.plan import ListProgram, Plan
+from sim.golden.features.compute.compute import Engine
+
+__all__ = ["ListCompute", "ListsOutcome"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListsOutcome:
+    """End of a list on all nodes that have run it."""
+
+    cycles: Cycles  # on the node where it took longest
+    # cycles in which all lanes of a node's unit for centroids have multiplied, added up over the nodes
+    multiplied: int = 0
+
+
+class ListCompute:
+    """Lists of layers on nodes that compute.
+
+    Lists that are written with a plan of the activation memory (:meth:`write_lists`) must be its program. From then
+    on nodes run only these lists. Raises ``ValueError`` if the nodes have no compute engine.
+    """
+
+    def __init__(self, devices: Devices, memory: RingMemory, commands: CommandQueueing, planned: PlannedLists):
+        if not any(config.compute for config in devices.configs):
+            raise ValueError("Nodes must have compute in their configuration, to run lists of layers")
+        self._devices = devices
+        self._memory = memory
+        self._commands = commands
+        self._planned = planned
+
+    def write_lists(self, programs: Sequence[ListProgram], plan: Plan) -> None:
+        """Write the lists of a pass, or of even and odd passes, to all nodes.
+
+        Raises ``PlanError`` if the lists are not the program of the plan, or nodes have no room for it; nothing is
+        written then.
+        """
+        room = self._memory.allocator.room("activations")
+        for config, listed in itertools.product(self._devices.configs, programs):
+            compute = config.compute
+            listed.check(plan, Engine(rows=compute.rows, lanes=config.lanes, scale_mask=compute.scale_mask,
+                                       operands=compute.operands, centroids=compute.codebook,
+                                       sequences=compute.sequences))
+            if listed.end > room:
+                raise PlanError(f"Memory plan and lists must end within the {room:,} words of a node's activation "
+                                f"memory, not at {listed.end:,}")
+        for listed in programs:
+            self._memory.write_activations([listed.words] * len(self._devices), listed.base)
+        self._planned.set(start for listed in programs for start in listed.starts)
+
+    def run_layers(self, lists: Sequence[int], lengths: Sequence[int], *, offset: int = 0,
+                   patience: int = 0) -> list[ListsOutcome]:
+        """Run lists of layers, one after the other, and wait for them; see docs/compute/layers.md.
+
+        Raises ``RingError``: a node has refused a list; ``PlanError``: a list is not of the memory plan; nothing runs
+        then.
+
+        Parameters
+        ----------
+        lists : sequence of int
+            Address of each list in the activation memory, a multiple of 32.
+        lengths : sequence of int
+            Examples of each node; a node without any does nothing.
+        offset : int
+            Elements that are added to the addresses of relative operands, a multiple of 32.
+        patience : int
+            Cycles that a list may take.
+        """
+        self._planned.check(lists)
+        if len(lengths) != len(self._devices):
+            raise ValueError(f"Lengths must be one per node, {len(self._devices)}, not {len(lengths)}")
+        pending = [self._commands.submit_apart(
+            {rank: Command(operation=Operation.LAYERS, weight_base=base, state_base=offset, length=length)
+             for rank, length in enumerate(lengths) if length}, patience=patience) for base in lists if any(lengths)]
+        if not pending:
+            return []
+        return [ListsOutcome(cycles=slowest(event.cycles for event in events.values()),
+                             multiplied=sum(event.detail >> MULTIPLIED_BIT for event in events.values()))
+                for events in self._commands.wait(*pending)]

@@ -1,0 +1,23 @@
+"""Nodes with a compute stub: docs/compute/stand_in.md."""
+
+from typing import TYPE_CHECKING
+
+from host.feature import Feature
+
+if TYPE_CHECKING:
+    from host.features.compute_stub.golden import GoldenStub
+    from host.transports.golden.nodes import GoldenNodes
+
+__all__ = ["FEATURE", "ComputeStubFeature"]
+
+
+class ComputeStubFeature(Feature):
+    """Modelled cycles of COMPUTE."""
+
+    def golden(self, nodes: "GoldenNodes") -> "GoldenStub":
+        from host.features.compute_stub.golden import GoldenStub
+
+        return GoldenStub(nodes)
+
+
+FEATURE = ComputeStubFeature()

@@ -1,0 +1,21 @@
+"""Golden nodes with a compute stub."""
+
+from hdl.control.protocol import Operation
+from host.driver.command import Command
+from host.transports.golden.nodes import GoldenNodes
+from host.transports.golden.part import GoldenPart
+from sim.golden.features.compute_stub.stand_in import compute_cycles
+
+__all__ = ["GoldenStub"]
+
+
+class GoldenStub(GoldenPart):
+    """Cycles of COMPUTE."""
+
+    def __init__(self, nodes: GoldenNodes):
+        self._lanes = int(nodes.config.lanes)
+
+    def cycles(self, command: Command) -> int | None:
+        if command.operation is not Operation.COMPUTE:
+            return None
+        return compute_cycles(command.length, command.duration, lanes=self._lanes)

@@ -1,0 +1,38 @@
+"""Nodes with a far memory: docs/far.md."""
+
+from typing import TYPE_CHECKING
+
+from host.feature import Feature
+
+if TYPE_CHECKING:
+    from hdl.config import Configuration, NodeConfig
+    from host.driver.protocols import TrainingRing
+    from host.features.far.training import FarTextComputer
+    from host.training.record import TrainingConfig
+    from host.training.workloads import Workload
+
+__all__ = ["FEATURE", "FarFeature"]
+
+
+class FarFeature(Feature):
+    """Training of text whose saved maps are moved, or made again."""
+
+    def check_run(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *, nodes: int) -> None:
+        from host.features.far.training import check_far_text
+
+        check_far_text(node, workload, config, nodes=nodes)
+
+    def training_node(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *,
+                      nodes: int) -> "NodeConfig":
+        from host.features.far.training import far_text_node
+
+        return far_text_node(node, workload, config, nodes=nodes)
+
+    def differentiator(self, ring: "TrainingRing", workload: "Workload",
+                       config: "TrainingConfig") -> "FarTextComputer":
+        from host.features.far.training import far_text_computer
+
+        return far_text_computer(ring, workload, config)
+
+
+FEATURE = FarFeature()

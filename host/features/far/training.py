@@ -1,0 +1,100 @@
+"""Training on nodes with far memories, where saved maps of the text model are kept, moved or made again.
+
+Each sequence is a program of three queues (:mod:`host.features.far.lists`), which all nodes are given in front of it:
+a node whose share has no further sequence runs it with one of padding, which adds zeros to its gradients.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from hdl.config import NodeConfig
+from host.driver.protocols import TrainingRing
+from host.driver.results import Cycles, total
+from host.features.compute.engine import TextComputer, check_sequences
+from host.features.compute.instructions import Array as Units
+from host.features.compute.text_lists import TextOperations, compile_text
+from host.features.far.lists import FarText, fit_text
+from host.models.text import Characters
+from host.models.transformer import TransformerConfig
+from host.training.record import TrainingConfig
+from host.training.workloads import CharacterModel
+
+__all__ = ["FarTextComputer", "check_far_text", "far_text_computer", "far_text_lists", "far_text_node",
+           "operations_of"]
+
+
+class FarTextComputer(TextComputer):
+    """Sequences that the nodes of a ring differentiate by programs; :func:`far_text_node` has made the nodes."""
+
+    programmed = True
+
+    def __init__(self, ring: TrainingRing, lists: FarText):
+        super().__init__(ring, lists.whole)
+        self.notes = [lists.line]
+        self._far = lists
+        self._programs = [lists.program(further=further) for further in (False, True)]
+
+    def prepare(self) -> None:
+        self._ring.memory.write_activations([self._far.words] * self._ring.nodes, self._far.base)
+
+    def give(self, shares: Sequence[Sequence[Characters]], *, odd: int = 0) -> None:
+        most = max(map(len, shares))
+        empty = np.zeros(1, np.int64)  # of no character: all padding
+        super().give([[*share, *[empty] * (most - len(share))] for share in shares])
+        self.lengths = [len(share) for share in shares]
+
+    def run(self) -> Cycles:
+        cycles: Cycles = 0
+        nodes, planned = self._ring.nodes, 0
+        for number in range(max(self.lengths)):
+            program = self._programs[number > 0]
+            self._ring.programs.load([self._far.node_program(program, number, rank, nodes) for rank in range(nodes)])
+            cycles = total([cycles, self._ring.programs.run(collectives=0).outcome.cycles])
+            planned += self._far.cycles[number > 0]
+        taken = "" if cycles is None else f", in {cycles:,} cycles, {cycles / planned:.4f} of their timelines"
+        self.notes = [self._far.line, f"sequences: {max(self.lengths)}, one behind the other{taken}"]
+        return cycles
+
+
+@functools.cache
+def operations_of(config: TransformerConfig, units: Units) -> TextOperations:
+    """Operations of a sequence of a model."""
+    return TextOperations(compile_text(config, array=units, sequences=1, words=1 << 24, scaled_again=True), units)
+
+
+def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
+                   words: int) -> FarText:
+    """Lists of a run, by a plan that is made before the first pass; ``PlanError`` if buffers, or lists, have no
+    room."""
+    assert config.far is not None
+    return fit_text(operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes)),
+                    activations=config.far.activations, kind=config.far.kind, rate=config.far.rate,
+                    sequences=-(-config.largest(workload.examples) // nodes), words=words, far_words=node.far_words)
+
+
+def far_text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
+    """The same node with functions of sequences, three queues, and room for a run in its activation memory; and with
+    a far memory that has room for all maps."""
+    operations = operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes))
+    maps = sum(map(operations.words, operations.saved.maps))
+    found = node.replace(masking=False, programs={"move_queue": True}, compute={
+        "scale_mask": True, "sequences": True, "far": 1 << (maps - 1).bit_length()})
+    end = far_text_lists(workload, config, found, nodes, 1 << 24).end
+    return found.replace(compute={"activations": max(node.compute.activations, 1 << (end - 1).bit_length())})
+
+
+def check_far_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> None:
+    """Check that nodes can compute a run of the text model by its plan; ``ValueError`` with the reason if they
+    cannot."""
+    check_sequences(node, config)
+    if node.queues != 3 or not node.far_words:
+        raise ValueError("Nodes must have three queues and a far memory for saved maps to be moved")
+    far_text_lists(workload, config, node, nodes, node.compute.activations)
+
+
+def far_text_computer(ring: TrainingRing, workload: CharacterModel, config: TrainingConfig) -> FarTextComputer:
+    """Computation of the nodes of a ring in a run."""
+    node = ring.config
+    return FarTextComputer(ring, far_text_lists(workload, config, node, ring.nodes, node.compute.activations))

@@ -1,0 +1,61 @@
+"""Nodes of a grid: docs/topology."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from host.feature import Bits, Feature
+
+if TYPE_CHECKING:
+    from host.driver.device import Device
+    from host.driver.protocols import VectorRing
+    from host.driver.results import Cycles
+    from host.driver.words import Vector
+    from host.features.grid.course import Course
+    from host.features.grid.grid import Plan
+    from host.features.grid.reference import GridReference
+    from host.features.grid.rings import Rings
+    from host.features.grid.switching import GridNodes
+    from host.run.sections import Ring as RingSection
+    from host.transports.golden.nodes import GoldenNodes
+
+__all__ = ["FEATURE", "GridFeature"]
+
+
+class GridFeature(Feature):
+    """Rings that change while a run goes on."""
+
+    def grid_nodes(self, devices: "Sequence[Device]", *, golden: "GoldenNodes | None", rows: int, columns: int,
+                   timeout: int) -> "GridNodes":
+        from host.features.grid.golden import GoldenGrid
+        from host.features.grid.switching import GridNodes
+
+        if golden is not None:
+            return GoldenGrid(golden, devices, rows=rows, columns=columns)
+        return GridNodes(devices, rows=rows, columns=columns, timeout=timeout)
+
+    def reference(self, ring: "VectorRing", plan: "Plan | None", weights: "Vector", planes: int,
+                  centroids: Bits | None) -> "GridReference | None":
+        from host.features.grid.grid import Shape
+        from host.features.grid.reference import grid_reference
+
+        if plan is None or plan.shape is not Shape.GRID:
+            return None
+        return grid_reference(ring, plan, weights, planes, centroids)
+
+    def stages(self, grid: "GridNodes", course: "Course", clock: "Callable[[], Cycles]") -> "Rings":
+        from host.features.grid.rings import Rings
+
+        return Rings(grid, course, clock=clock)
+
+    def size(self, topology: str) -> tuple[int, int]:
+        from host.features.grid.course import grid_size
+
+        return grid_size(topology)
+
+    def course(self, ring: "RingSection") -> "Course":
+        from host.features.grid.course import course_of
+
+        return course_of(ring)
+
+
+FEATURE = GridFeature()

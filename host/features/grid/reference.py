@@ -1,0 +1,83 @@
+"""Golden state of a run in rows and columns of a grid."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.driver.optimizer_settings import FixedSettings, Settings
+from host.driver.protocols import VectorRing
+from host.driver.words import Vector
+from host.features.grid.grid import Plan
+from host.training.reference import Places, Reference, golden_settings, is_packed
+from sim.golden.features.grid import grid
+from sim.golden.ring import Traffic, Update, block_indices
+
+__all__ = ["GridReference", "grid_reference"]
+
+Bits = npt.NDArray[np.uint32]
+
+
+class GridReference(Reference):
+    """Golden model of a training run in so many rows and columns of enabled nodes; options are those of
+    :class:`Reference`."""
+
+    def __init__(self, ring: VectorRing, *options: Any, rows: int, columns: int):
+        super().__init__(ring, *options)
+        self._rows, self._columns = rows, columns
+
+    @property
+    def equivalent_nodes(self) -> float:
+        """At hop h of a row, sums of h nodes are sent, and at hop h of a column, of h whole rows."""
+        rows, columns = self._rows, self._columns
+        hops = rows + columns - 2
+        return columns * (columns - 1 + rows * (rows - 1)) / hops if hops else 1
+
+    def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, turn: int,
+                residuals: Bits | None) -> Update:
+        numbers, packed_state = golden_settings(settings), is_packed(settings)
+        shape = (self._rows, self._columns, -1)
+        update = grid.fused_update(
+            gradients.reshape(shape), self.master, self.state, numbers, packed_state=packed_state,
+            weight_codec=self._codec, gradient_codec=self._gradient_codec,
+            residuals=None if residuals is None else residuals.reshape(shape), segment=self._ring.formats.segment,
+            lanes=self._ring.formats.lanes)
+        whole: Update = Update(weights=update.weights, master=update.master, state=update.state,
+                                            total=update.total, traffic=self._together(*update.traffic))
+        return whole
+
+    def _together(self, sums: list[Traffic], updates: list[Traffic], gathers: list[Traffic]) -> Traffic:
+        """Traffic of a step. Hops of rows come before those of columns; bounds are those of the rows, the columns
+        and the gathering that have most to do, one after the other."""
+        rows, columns = self._rows, self._columns
+        gather, = gathers
+        sizes = [len(block) for block in block_indices(len(self.master), columns)]
+        # Column c has block (c + 1) mod C.
+        parts = np.array([sizes[(column + 1) % columns] for column in range(columns)]) / max(len(self.master), 1)
+
+        def spread(words: list[npt.NDArray[np.int64]], *, by_row: bool) -> npt.NDArray[np.int64]:
+            """Words of each node at each hop, from those of each row or column."""
+            together = np.stack(words, axis=1 if by_row else 2)  # hops, rows, columns
+            return together.reshape(len(together), rows * columns)
+
+        return Traffic(
+            scatter_words=np.concatenate([spread([one.scatter_words for one in sums], by_row=True),
+                                          spread([one.scatter_words for one in updates], by_row=False)]),
+            gather_words=np.concatenate([spread([one.gather_words for one in updates], by_row=False),
+                                         spread([gather.gather_words] * rows, by_row=True)]),
+            dense_words=sum(one.dense_words for one in (*sums, *updates)) + rows * gather.dense_words,
+            density=np.concatenate([np.mean([one.density for one in sums], axis=0),
+                                    (parts[:, np.newaxis] * [one.density for one in updates]).sum(axis=0)]),
+            scatter_bound=max(one.scatter_bound for one in sums) + max(one.scatter_bound for one in updates),
+            bound=max(one.bound for one in sums) + max(one.bound for one in updates) + gather.bound,
+            gather_elements=sum(one.gather_elements for one in updates) + rows * gather.gather_elements,
+            gather_payload=sum(one.gather_payload for one in updates) + rows * gather.gather_payload)
+
+
+def grid_reference(ring: VectorRing, plan: Plan, weights: Vector, planes: int,
+                   centroids: Bits | None) -> GridReference:
+    """Golden model of the nodes of the rings of a plan in two dimensions."""
+    row, column = plan.settings[plan.order[0]].seats
+    assert row is not None
+    assert column is not None
+    return GridReference(ring, weights, planes, centroids, rows=column.size, columns=row.size)

@@ -1,0 +1,93 @@
+"""Weights and gradients of nodes of 16-bit integers, whose binary point is chosen here.
+
+Nodes of 16-bit integers have no exponents, so the place of the binary point is the host's affair, for weights and for
+gradients apart. Both stay for a whole run, so that gradients which a node has kept
+(:meth:`host.driver.node_operations.NodeOperations.sparsify`) keep their meaning.
+
+- Weights have :data:`WEIGHT_FRACTION` bits of fraction: from -8 to 8, in steps of 1/4096.
+- Gradients, of the sum over a batch, have as many as make the learning rate of the first step, in last places of
+  weights per last place of a gradient, at least 1/8 and less than 1/4. So a gradient says two or three bits more than
+  a weight can follow, and is clipped where it would move the weight by 1 to 2 or more in that step.
+
+The gradient scale is 1: all that is between a gradient and the step of a weight, the binary points and one over the
+examples too, is folded into LEARNING_RATE. That has 16 bits of fraction, and a gradient 15 of magnitude: rounding the
+rate to nearest moves no step by more than a quarter of a weight's last place.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from host.driver.optimizer_settings import FixedSettings
+from host.driver.words import Vector
+from host.models.layers import Array
+from host.training.number_format import Elements
+from host.training.optimizers import SGD, Optimizer
+
+__all__ = ["WEIGHT_FRACTION", "FixedPoint", "check_optimizer"]
+
+#: Bits of fraction of a weight of 16 bits.
+WEIGHT_FRACTION = 12
+#: The first learning rate, in last places, is at least 2 to the power of minus this.
+_FINER = 3
+_LEAST, _MOST = -(1 << 15), (1 << 15) - 1
+_ONE = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FixedPoint(Elements):
+    """Integers of 16 bits, rounded to nearest even and clipped.
+
+    With fewer than 0 bits of fraction, they stand for multiples of a power of two.
+    """
+
+    exact = False
+
+    gradient_fraction: int
+    weight_fraction: int = WEIGHT_FRACTION
+
+    @classmethod
+    def of(cls, learning_rate: float, count: int) -> "FixedPoint":
+        """The format for a run with this first learning rate and ``count`` examples in its largest batch."""
+        if count < 1:
+            raise ValueError(f"Example count must be at least 1, not {count!r}")
+        exponent = math.frexp(learning_rate / count)[1] - 1 if learning_rate > 0 else 0
+        return cls(gradient_fraction=WEIGHT_FRACTION + _FINER + exponent)
+
+    def weights(self, parameters: Array) -> Vector:
+        return _nearest(parameters, self.weight_fraction)
+
+    def parameters(self, weights: Vector) -> Array:
+        return np.ldexp(weights.astype(np.float32), -self.weight_fraction)
+
+    def gradients(self, gradients: Sequence[Array]) -> list[Vector]:
+        if not all(np.isfinite(gradient).all() for gradient in gradients):
+            raise ValueError("Gradients of int16 nodes must be finite")
+        return [_nearest(gradient, self.gradient_fraction) for gradient in gradients]
+
+    def settings(self, optimizer: Optimizer, step: int, *, count: int, learning_rate: float,
+                 packed_state: bool) -> FixedSettings:
+        check_optimizer(optimizer)
+        rate = math.ldexp(learning_rate / count, self.weight_fraction - self.gradient_fraction)
+        return FixedSettings(gradient_scale=_ONE, learning_rate=round(rate * _ONE))
+
+    def threshold(self, threshold: float) -> tuple[float, float]:
+        whole = min(math.ceil(threshold), (1 << 16) - 1)  # an integer reaches both or neither
+        return whole, math.ldexp(whole, -self.gradient_fraction)
+
+
+def _nearest(values: Array, fraction: int) -> npt.NDArray[np.int16]:
+    scaled = np.rint(np.ldexp(values.astype(np.float64), fraction))
+    return np.clip(scaled, _LEAST, _MOST).astype(np.int16)
+
+
+def check_optimizer(optimizer: Optimizer) -> None:
+    """Check that nodes of 16-bit integers have the optimizer, and raise ``ValueError`` if they do not."""
+    if not isinstance(optimizer, SGD) or optimizer.momentum:
+        raise ValueError(f"Optimizer of int16 nodes must be sgd, not {optimizer.name}")
+    if optimizer.weight_decay or optimizer.clip is not None:
+        raise ValueError(f"Optimizer of int16 nodes must have no weight decay and no clipping, not "
+                         f"{optimizer.weight_decay!r} and {optimizer.clip!r}")

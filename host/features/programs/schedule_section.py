@@ -1,0 +1,83 @@
+"""Section of a run by programs on the nodes."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from host.options import option
+from host.run.schedule import Schedule
+
+if TYPE_CHECKING:
+    from host.run.coupling import Coupling
+    from host.run.spec import RunSpec
+    from host.training.record import TrainingConfig
+    from host.training.workloads import Workload
+
+__all__ = ["Program"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program(Schedule):
+    """Schedule by programs on the nodes."""
+
+    kind: ClassVar[str] = "program"
+    lead: ClassVar[str] = "--overlap"
+    place: ClassVar[int] = 1
+    in_steps: ClassVar[bool] = True
+    has_processes: ClassVar[bool] = True
+    formats: ClassVar[tuple[str, ...]] = ("weights", "gradients")
+    panel: ClassVar[str] = "Schedule: program"
+
+    overlap: str | None = option(None, "--overlap", help=(
+        "Compute and communicate by a program: none, strict, layers, chunks:n for n layers at a time, delayed:k for "
+        "the first k layers an update behind, search for the best n, or all, one after the other. Computing is "
+        "modelled, but with --compute node."), shown_default="the host orders each step")
+
+    @classmethod
+    def couplings(cls) -> "Iterable[Coupling]":
+        from host.features.programs.couplings import COUPLINGS
+
+        return COUPLINGS
+
+    @classmethod
+    def files(cls) -> Iterable[str]:
+        from host.features.programs.measured import timeline_names
+
+        return timeline_names()
+
+    @property
+    def several(self) -> bool:
+        return self.overlap == "all"
+
+    def configs(self, config: "TrainingConfig") -> "list[TrainingConfig]":
+        from host.features.programs.execution import overlaps
+
+        names = overlaps(config) if self.several else [self.overlap]
+        return [dataclasses.replace(config, overlap=name) for name in names]
+
+    def check(self, spec: "RunSpec") -> None:
+        from host.run import preparation
+
+        preparation.prepare(spec)
+
+    def train(self, spec: "RunSpec") -> dict[str, Any]:
+        from host.run import steps
+
+        return steps.train(spec)
+
+    def needed(self, spec: "RunSpec") -> None:
+        from host.features.programs import chakra
+
+        if spec.output.chakra is not None:
+            chakra.needed()
+
+    def write(self, report: dict[str, Any], spec: "RunSpec", task: "Workload", folder: Path) -> list[Path]:
+        from host.features.programs import measured
+        from host.training.workloads import Classifier
+
+        nodes, prefix = spec.known("ring.nodes"), spec.output.chakra
+        written = measured.write(report, folder, nodes=nodes)
+        if prefix is not None and isinstance(task, Classifier):
+            written += measured.write_traces(report, task.layers, prefix, nodes=nodes)
+        return written

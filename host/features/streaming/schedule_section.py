@@ -1,0 +1,67 @@
+"""Section of a run of layer streaming."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from host.options import COUNT, option
+from host.run.schedule import WITH_MOMENTUM, Schedule
+from sim.golden.codecs import RAW
+
+if TYPE_CHECKING:
+    from host.run.spec import RunSpec
+    from host.schema import Schema
+
+__all__ = ["Streaming"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Streaming(Schedule):
+    """Schedule of layer streaming: a server sends layers to workers, which hold a few at a time."""
+
+    kind: ClassVar[str] = "streaming"
+    lead: ClassVar[str] = "--schedule streaming"
+    place: ClassVar[int] = 3
+    has_latency: ClassVar[bool] = False
+    workload: ClassVar[Mapping[str, Any]] = {"workload.steps": 6}
+    learning_rate: ClassVar[float] = 0.05
+    applicable: ClassVar[tuple[str, ...]] = (*WITH_MOMENTUM, "workload.steps", "output.checkpoint", "output.resume")
+    panel: ClassVar[str] = "Schedule: streaming"
+
+    microbatch: int | None = option(None, "--microbatch", help="Examples of a microbatch.", minimum=1, maximum=COUNT,
+                                    shown_default="as many as fit")
+    microbatches: int | None = option(None, "--microbatches", minimum=1, maximum=64, help=(
+        "Microbatches of a step."), shown_default="chosen by the cycles of the first step")
+    plateau: bool = option(False, "--plateau", help="Add a layer wherever the loss does not fall any more.")
+    format: str | None = option(None, "--format", help=(
+        "Format of broadcast weights: raw, mx4, mx6 or mx9, of all layers or of each, with commas."),
+        shown_default="raw")
+    underflow: bool = option(False, "--underflow", help=(
+        "Widen mx4 to mx6 where more than 10 % of a layer's weights are zeros."))
+    server_far: str | None = option(None, "--server-far", metavar="RATE", help=(
+        "Words per cycle of the server's far memory."), shown_default="4")
+    worker_far: str | None = option(None, "--worker-far", metavar="RATE", help=(
+        "Words per cycle of the workers' far memories."), shown_default="1")
+    window: int | None = option(None, "--window", help="Elements of a memory window, and of an accumulator.",
+                                shown_default="4160")
+    resident: bool = option(False, "--resident", help="Keep all layers on the workers.")
+
+    @classmethod
+    def schema(cls) -> "Schema":
+        from host.features.streaming.report import SCHEMA
+
+        return SCHEMA
+
+    def defaults(self, spec: "RunSpec") -> dict[str, Any]:
+        return {"schedule.format": RAW, "schedule.server_far": "4", "schedule.worker_far": "1",
+                "schedule.window": 4160}
+
+    def check(self, spec: "RunSpec") -> None:
+        from host.features.streaming import steps
+
+        steps.check(spec)
+
+    def train(self, spec: "RunSpec") -> Any:
+        from host.features.streaming import steps
+
+        return steps.train(spec)

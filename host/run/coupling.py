@@ -1,0 +1,97 @@
+"""Coupling of a run's options: a value that one has only with some values of another, with the reason."""
+
+import dataclasses
+from typing import Any
+
+from host.run.sections import SECTIONS, flag
+from host.run.spec import RunSpec
+from host.training.optimizers import OptimizerName
+from host.training.record import HOST, NODE
+
+__all__ = ["Coupling"]
+
+#: Options that lead to a value of an option that is not given.
+_SOURCES = {"backend.transport": ("backend.device",), "backend.board": ("backend.device", "backend.transport"),
+            "schedule.overlap": ("compute.on",), "optimizer.rule": ("workload.name", "backend.board")}
+
+
+def _plain(value: Any) -> Any:
+    return getattr(value, "value", value)
+
+
+def _words(values: tuple[Any, ...]) -> str:
+    *first, last = (str(_plain(value)) for value in values)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+@dataclasses.dataclass(frozen=True)
+class Coupling:
+    """Condition of an option."""
+
+    #: Field of the option; the coupling is of one ``value`` of it, if there is one.
+    option: str
+    #: Field that it depends on, or fields of which one must be given.
+    other: str | tuple[str, ...]
+    #: Values of the other field with which the option applies; None for any that is given, and () for none.
+    allowed: tuple[Any, ...] | None
+    #: Why it does not apply otherwise.
+    reason: str
+    #: Value of the option.
+    value: Any = None
+
+    def violated(self, given: RunSpec, full: RunSpec) -> bool:
+        """Whether a run breaks it, from the given values and from those with all defaults."""
+        if not given.given(self.option) or self.value not in (None, given.value(self.option)):
+            return False
+        others = [_value(full, path) for path in self._others]
+        if self.allowed is None:
+            return all(_is_absent(other) for other in others)
+        if self.allowed == ():
+            return not _is_absent(others[0])
+        return others[0] not in self.allowed
+
+    @property
+    def _others(self) -> tuple[str, ...]:
+        return (self.other,) if isinstance(self.other, str) else self.other
+
+    @property
+    def left(self) -> str:
+        """The option, with its value if the coupling is of one."""
+        return flag(self.option) + ("" if self.value is None else f" {_plain(self.value)}")
+
+    @property
+    def condition(self) -> str:
+        """Runs that it is for."""
+        flags = _words(tuple(flag(path) + (f" {NODE}" if path == "compute.on" else "") for path in self._others))
+        if self.allowed is None:
+            return f"a run with {flags}"
+        if self.allowed == ():
+            return f"a run without {flags}"
+        named = tuple(value for value in self.allowed if value is not None)
+        section, _, name = self._others[0].partition(".")
+        choices = SECTIONS[section].options()[name].choices if section in SECTIONS else None
+        rest = tuple(choice for choice in choices or () if choice not in named)
+        if None in self.allowed and 0 < len(rest) < len(named):  # the exceptions are fewer
+            return f"a run without {flag(self._others[0])} {_words(rest)}"
+        text = f"{flag(self._others[0])} {_words(named)}"
+        return text if None not in self.allowed else f"{text}, or a run without {flag(self._others[0])}"
+
+    def message(self, given: RunSpec, full: RunSpec) -> str:
+        """Text of the error, for a run's given values and those with all defaults."""
+        other, value = self._others[0], _value(full, self._others[0])
+        actual = f", not {_words((value,))}" if self.allowed and value is not None else ""
+        if not given.given(other) and not _is_absent(value):
+            source = next((path for path in _SOURCES.get(other, ()) if given.given(path)), None)
+            actual += "" if source is None else f", which {flag(source)} implies"
+        return f"Option {self.left} is for {self.condition}{actual} ({self.reason}): leave it out"
+
+
+def _is_absent(value: Any) -> bool:
+    """Whether an option is not given; zero is a value."""
+    return value is None or value is False or value == HOST
+
+
+def _value(spec: RunSpec, path: str) -> Any:
+    """Value of a field; schedules with a loop of their own all have momentum."""
+    has_momentum = path == "optimizer.rule" and spec.schedule is not None and spec.schedule.applicable is not None
+    return OptimizerName.MOMENTUM if has_momentum else spec.value(path)

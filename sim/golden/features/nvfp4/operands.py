@@ -1,0 +1,8 @@
+"""Golden model of operands in blocks of nvfp4."""
+
+from sim.golden.features.block_operands.operands import block_operands
+from sim.golden.features.nvfp4.nvfp4 import NVFP4 as FORMAT
+
+__all__ = ["NVFP4"]
+
+NVFP4 = block_operands(7, FORMAT(), delay=3)

@@ -1,0 +1,302 @@
+"""Golden model of nodes: what their memories hold after commands, each of which takes effect at once.
+
+Memories are those of a node: gradients, residuals of a gradient codec beside them, weights, activations of a compute
+engine, and state planes and masters, of which each node has those of its own blocks alone, one behind the other.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import moments, one_owner, optimizer, ring
+from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, Codec
+
+__all__ = ["Collected", "ListEngine", "Nodes", "Placed"]
+
+Bits = npt.NDArray[np.uint32]
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """A command of nodes.
+
+    Members
+    -------
+    operation : str
+        Name of the operation.
+    fields : sequence of mapping
+        Fields of the descriptor, for each node; those that are missing are zero, and a stride 1.
+    collective : bool
+    waits : tuple of (int, int)
+    remotes : tuple of Remote or None
+        See :class:`sim.golden.features.programs.program.Timed`.
+    """
+
+    operation: str
+    fields: Sequence[Mapping[str, int]]
+    collective: bool = False
+    waits: tuple[tuple[int, int], ...] = ()
+    remotes: tuple[Any, ...] = ()
+
+
+class ListEngine(Protocol):
+    """Engine that carries out lists of layers."""
+
+    def carry_out(self, nodes: "Nodes", rank: int, fields: Mapping[str, int]) -> None:
+        """Carry LAYERS out on a node."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """Outcome of a collective.
+
+    Members
+    -------
+    ranks : tuple of int
+        Nodes that have carried it out, in the order of their ranks in its ring.
+    words : array of int64
+        Words that each of them has sent.
+    traffic : Traffic, optional
+        Costs of all but a broadcast.
+    total : array of uint32, optional
+        Sum of the gradients at its owners.
+    own : list of array
+        Elements of ``total`` that each of these nodes owns.
+    """
+
+    ranks: tuple[int, ...]
+    words: npt.NDArray[np.int64]
+    traffic: ring.Traffic | None = None
+    total: Bits | None = None
+    own: Sequence[npt.NDArray[np.int64]] = ()
+
+
+class Nodes:
+    """Memories of nodes, and the commands that change them.
+
+    Parameters
+    ----------
+    nodes : int
+    gradient_words : int
+        Elements of the gradient memory.
+    weights : array of uint32
+        First weights, which all nodes have from element 0 on; blocks and state are those of this vector.
+    planes : int
+        State planes, which are zeros at first.
+    weight_codec, gradient_codec : Codec
+    mastered : bool
+        Whether nodes have masters beside raw weights, as they always have with a weight codec.
+    segment, lanes : int
+    engine : ListEngine, optional
+        Compute engine, for LAYERS.
+    activation_words, far_words : int
+        Elements of the activation memory, and of the far one.
+
+    Members
+    -------
+    gradients, residuals, weights, activations, far : array of shape (nodes, words)
+    masters : array of shape (nodes, words)
+        Of each node's own blocks; nobody reads those of nodes that have none.
+    state : list of array of shape (nodes, words)
+    settings : Settings
+        Settings that the host has written; LATCH has updates use them.
+    packed_state : bool
+        Whether updates with these settings have state as bfloat16, two elements to a word.
+    weight_stride : int
+        Elements by which a command with ``alternate`` has its weights further on in odd passes.
+    versions : dict
+        Updates of each region on a node, by rank, region, and pass, odd or even, where the region has two copies.
+    found : list of (int, int, int)
+        Rank, region and version of each command that computes with a region, in order.
+    """
+
+    def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
+                 weight_codec: Codec = CODECS[RAW], gradient_codec: Codec = CODECS[ZERO_VALUE],
+                 mastered: bool = False, segment: int = 256, lanes: int = 4, engine: ListEngine | None = None,
+                 activation_words: int = 0, far_words: int = 0):
+        self.nodes = nodes
+        self.engine = engine
+        self.activations, self.far = (np.zeros((nodes, words), dtype=np.uint32)
+                                      for words in (activation_words, far_words))
+        self._weight_codec = weight_codec
+        self._mastered = mastered or weight_codec is not CODECS[RAW]
+        self._gradient_codec = gradient_codec
+        self._segment, self._lanes = segment, lanes
+        self.gradients, self.residuals = (np.zeros((nodes, gradient_words), dtype=np.uint32) for _ in range(2))
+        decoded = ring.distribute(weights, nodes, weight_codec=weight_codec, segment=segment)
+        self.weights = np.tile(decoded, (nodes, 1))
+        own = self.owned(0, len(weights), 0)
+        size = max(map(len, own))
+        self.masters = np.zeros((nodes, size), dtype=np.uint32)
+        for rank, index in enumerate(own):
+            self.masters[rank, :len(index)] = weights[index]
+        self.state = [np.zeros((nodes, size), dtype=np.uint32) for _ in range(planes)]
+        self.settings: optimizer.Settings | None = None
+        self.packed_state = False
+        self._latched: tuple[optimizer.Settings, bool] | None = None
+        self.weight_stride = 0
+        self.versions: collections.defaultdict[tuple[int, int, int], int] = collections.defaultdict(int)
+        self.found: list[tuple[int, int, int]] = []
+
+    def owned(self, base: int, length: int, turn: int) -> list[npt.NDArray[np.int64]]:
+        """Elements of each node's block of a command on the whole ring."""
+        blocks = ring.block_indices(length, self.nodes, turn=turn)
+        return [base + blocks[(rank + 1) % self.nodes] for rank in range(self.nodes)]
+
+    def stage(self, gradients: Bits, base: int) -> None:
+        """Write gradients, one row for each node, to where COMPUTE copies them from."""
+        self.gradients[:, base:base + gradients.shape[1]] = gradients
+
+    def arrays(self) -> dict[str, Bits]:
+        """Copies of all memories but the gradients, which later commands write before they read them."""
+        return {"weights": self.weights.copy(), "masters": self.masters.copy(), "residuals": self.residuals.copy(),
+                **{f"state {number}": plane.copy() for number, plane in enumerate(self.state)}}
+
+    def restore(self, arrays: Mapping[str, Bits]) -> None:
+        """Go back to copies of the memories."""
+        self.weights, self.masters, self.residuals = (arrays[name].copy() for name in ("weights", "masters",
+                                                                                        "residuals"))
+        self.state = [arrays[f"state {number}"].copy() for number in range(len(self.state))]
+
+    # Commands.
+
+    def execute(self, command: Placed, ranks: Sequence[int], *, odd: int = 0) -> list[Collected]:
+        """Carry a command out on some nodes, in an even pass or in an odd one; the nodes of a collective are those of
+        a ring, in its order."""
+        fields = [{"gradient_base": 0, "weight_base": 0, "state_base": 0, "length": 0, "turn": 0, "stride": 1,
+                   "size": self.nodes, "root": 0, "one_owner": 0, **command.fields[rank]}
+                  for rank in range(self.nodes)]
+        for one in fields:
+            one["weight_base"] += self.weight_stride * odd * one.get("alternate", 0)
+        for rank in ranks:
+            self._count(command.operation, rank, fields[rank].get("region", 0), fields[rank].get("apart", 0), odd)
+        match command.operation:
+            case "QUIESCE":
+                pass
+            case "COMPUTE":
+                for rank in ranks:
+                    self.gradients[rank, _place(fields[rank], "gradient_base")] = self.gradients[
+                        rank, _place(fields[rank], "state_base")]
+            case "LAYERS":
+                if self.engine is None:
+                    raise ValueError("Nodes must have an engine for LAYERS")
+                for rank in ranks:
+                    self.engine.carry_out(self, rank, fields[rank])
+            case "MOVE_OUT" | "MOVE_IN":
+                for rank in ranks:
+                    near, far = (_place(fields[rank], base) for base in ("weight_base", "state_base"))
+                    if command.operation == "MOVE_OUT":
+                        self.far[rank, far] = self.activations[rank, near]
+                    else:
+                        self.activations[rank, near] = self.far[rank, far]
+            case "LATCH":
+                self.latch()
+            case "FUSED_UPDATE":
+                groups = [[rank] for rank in ranks] if fields[ranks[0]]["size"] == 1 else [list(ranks)]
+                return [self._update(group, [fields[rank] for rank in group]) for group in groups]
+            case "ALL_REDUCE" | "REDUCE_SCATTER":
+                return [self._sum(command.operation, ranks, fields[ranks[0]])]
+            case "BROADCAST":
+                place, root = _place(fields[ranks[0]], "weight_base"), fields[ranks[0]]["root"]
+                rows = np.array(ranks)[:, np.newaxis]
+                self.weights[rows, place] = ring.broadcast(self.weights[rows, place], root)
+                words = np.full(len(ranks), len(place) + ring.PACKET_OVERHEAD * -(-len(place) // self._segment))
+                words[(root - 1) % len(ranks)] = 0
+                return [Collected(tuple(ranks), words)]
+            case "ALL_GATHER":
+                place, turn = _place(fields[ranks[0]], "weight_base"), fields[ranks[0]]["turn"]
+                rows = np.array(ranks)[:, np.newaxis]
+                self.weights[rows, place], traffic = ring.all_gather(
+                    self.weights[rows, place], weight_codec=self._weight_codec, segment=self._segment,
+                    lanes=self._lanes, turn=turn)
+                return [Collected(tuple(ranks), traffic.words, traffic)]
+            case other:
+                raise ValueError(f"Operation must be one of a schedule, not {other!r}")
+        return []
+
+    def latch(self) -> None:
+        """Let updates use the settings that the host has written."""
+        self._latched = None if self.settings is None else (self.settings, self.packed_state)
+
+    def _sum(self, operation: str, ranks: Sequence[int], fields: dict[str, int]) -> Collected:
+        """A sum of gradients, at all nodes or at their owners."""
+        rows, place = np.array(ranks)[:, np.newaxis], _place(fields, "gradient_base")
+        gradients, own = self.gradients[rows, place], _owned(fields, len(ranks))
+        shape = {"segment": self._segment, "lanes": self._lanes}
+        if fields["one_owner"]:
+            total, traffic = one_owner.all_reduce(gradients, fields["root"], **shape)
+            self.gradients[rows, place] = total
+            return Collected(tuple(ranks), traffic.words, traffic, total, own)
+        add = ring.all_reduce if operation == "ALL_REDUCE" else ring.reduce_scatter
+        residuals = self.residuals[rows, place]
+        result, traffic = add(gradients, gradient_codec=self._gradient_codec, residuals=residuals,
+                              turn=fields["turn"], **shape)
+        self.gradients[rows, place], self.residuals[rows, place] = result, residuals
+        total = np.empty(len(place), dtype=np.uint32)
+        for number, index in enumerate(own):
+            total[index] = result[index] if result.ndim == 1 else result[number, index]
+        return Collected(tuple(ranks), traffic.words, traffic, total, own)
+
+    def _count(self, operation: str, rank: int, region: int, apart: int, odd: int) -> None:
+        """Count an update of a region, or note which one a command finds."""
+        if not region:
+            return
+        mine = rank, region, apart & odd
+        if operation == "FUSED_UPDATE":
+            self.versions[mine] = self.versions[rank, region, apart & (1 - odd)] + 1
+        elif operation in ("COMPUTE", "LAYERS"):
+            self.found.append((rank, region, self.versions[mine]))
+
+    def _update(self, ranks: list[int], fields: list[dict[str, int]]) -> Collected:
+        """A fused update on nodes that form a ring."""
+        if self._latched is None:
+            raise ValueError("Settings must be latched before an update")
+        settings, packed = self._latched
+        places, weights = _place(fields[0], "gradient_base"), _place(fields[0], "weight_base")
+        length, own = fields[0]["length"], _owned(fields[0], len(ranks))
+        master = np.empty(length, dtype=np.uint32)
+        state = [np.empty(length, dtype=np.uint32) for _ in self.state]
+        bases = [one["state_base"] for one in fields]
+        for rank, index, base in zip(ranks, own, bases, strict=True):
+            master[index] = (self.masters[rank, base:base + len(index)] if self._mastered
+                             else self.weights[rank, weights[index]])
+            for plane, mine in zip(state, self.state, strict=True):
+                plane[index] = (moments.unpack(mine[rank, base:base + -(-len(index) // 2)], len(index)) if packed
+                                else mine[rank, base:base + len(index)])
+        rows = np.array(ranks)[:, np.newaxis]
+        shape: dict[str, Any] = {"packed_state": packed, "segment": self._segment, "lanes": self._lanes}
+        if fields[0]["one_owner"] and len(ranks) > 1:
+            update = one_owner.fused_update(self.gradients[rows, places], master, state, settings, fields[0]["root"],
+                                            **shape)
+        else:
+            residuals = self.residuals[rows, places]
+            update = ring.fused_update(
+                self.gradients[rows, places], master, state, settings, weight_codec=self._weight_codec,
+                gradient_codec=self._gradient_codec, residuals=residuals, turn=fields[0]["turn"], **shape)
+            self.residuals[rows, places] = residuals
+        self.weights[rows, weights] = update.weights
+        for rank, index, base in zip(ranks, own, bases, strict=True):
+            if self.masters.size:
+                self.masters[rank, base:base + len(index)] = update.master[index]
+            for plane, mine in zip(update.state[:settings.planes], self.state, strict=False):
+                words = moments.pack(plane[index]) if packed else plane[index]
+                mine[rank, base:base + len(words)] = words
+        return Collected(tuple(ranks), update.traffic.words, update.traffic, update.total, own)
+
+
+
+def _owned(fields: Mapping[str, int], nodes: int) -> list[npt.NDArray[np.int64]]:
+    """Elements of a command's vector that each node of its ring owns."""
+    if fields["one_owner"]:
+        return [np.arange(fields["length"] if rank == fields["root"] else 0) for rank in range(nodes)]
+    blocks = ring.block_indices(fields["length"], nodes, turn=fields["turn"])
+    return [blocks[(rank + 1) % nodes] for rank in range(nodes)]
+
+
+def _place(fields: Mapping[str, int], base: str) -> npt.NDArray[np.int64]:
+    """Elements of a command's vector in a memory."""
+    return fields[base] + ring.places(fields["length"], stride=fields["stride"])
