@@ -304,9 +304,9 @@ def _option_items(kind: type[Section]) -> list[str]:
 def run_page() -> str:
     """The text of docs/run.md."""
     lines = []
-    for name, kind in SECTIONS:
+    for name, part in SECTIONS:
         if name != "schedule":
-            lines += [f"## {name}", "", *_option_items(kind), ""]
+            lines += [f"## {name}", "", *_option_items(part), ""]
     names = ", ".join(f"`{kind}`" for kind in SCHEDULES)
     lines += ["## Schedules", "", *_paragraph(_SCHEDULES.format(kinds=names)), ""]
     for kind, schedule in SCHEDULES.items():

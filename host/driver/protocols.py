@@ -16,6 +16,7 @@ from host.driver.ring_registers import RingCounters, RingSettings
 if TYPE_CHECKING:
     from host.features.compute.list_compute import ListCompute
     from host.features.programs.ring_programs import RingPrograms
+    from host.features.quantization.node_inference import NodeInference
     from host.features.quorum.quorum_updates import QuorumUpdates
 
 __all__ = ["FlatRing", "TrainingRing", "VectorRing"]
@@ -69,6 +70,9 @@ class TrainingRing(VectorRing, Protocol):
 
     @property
     def compute(self) -> "ListCompute": ...
+
+    @property
+    def inference(self) -> "NodeInference": ...
 
     def recover(self) -> None:
         """Put the ring in order after a failure."""

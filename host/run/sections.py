@@ -283,16 +283,17 @@ SECTIONS: dict[str, type[Section]] = {
     "workload": Workload, "model": Model, "ring": Ring, "backend": Backend,
     "optimizer": Optimizer, "formats": Formats, "compute": Compute,
     "faults": Faults, "output": Output}
+_OTHERS: list[type[Schedule]] = [kind for name in FEATURES for kind in feature(name).schedules()]
 #: Types of schedules by their kinds.
-SCHEDULES: dict[str, type[Schedule]] = {kind.kind: kind for kind in (Update, *sorted(
-    (kind for name in FEATURES for kind in feature(name).schedules()), key=lambda kind: kind.place))}
+SCHEDULES: dict[str, type[Schedule]] = {Update.kind: Update} | {
+    other.kind: other for other in sorted(_OTHERS, key=lambda other: other.place)}
 
 
 def flag(path: str) -> str:
     """Option of a field on the command line: ``--momentum`` of ``optimizer.momentum``."""
     section, _, name = path.partition(".")
     kinds = tuple(SCHEDULES.values()) if section == "schedule" else (SECTIONS[section],)
-    flags = next(kind.options()[name].flags for kind in kinds if name in kind.options())
+    flags = next((kind.options()[name].flags for kind in kinds if name in kind.options()), (f"--{name}",))
     return flags[0].partition("/")[0]
 
 

@@ -37,9 +37,7 @@ class Sparsifier:
         #: Cycles of the last step.
         self.cycles: Cycles = 0
         if config.density is not None:
-            # A node without a link compresses the elements that it keeps: as at the only hop of two nodes.
-            nodes = 2 if ring.formats.int16 else reference.equivalent_nodes
-            self._controller = Threshold(density=config.density, nodes=nodes, steps=steps)
+            self._controller = Threshold(density=config.density, nodes=reference.equivalent_nodes, steps=steps)
 
     def __call__(self, number: int, gradients: Sequence[Vector]) -> Sequence[Vector]:
         """Sparsify the gradients that nodes have in memory, and return those that they send."""

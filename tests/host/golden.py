@@ -4,17 +4,15 @@ import functools
 
 import numpy as np
 
-from hdl import config as sections
 from hdl.config import Memories, NodeConfig, Weights
-from hdl.features.compute.feature import Compute
-from hdl.features.programs.feature import Programs
+from hdl.registry import section
 from host.driver.memory import errors_base
 from host.driver.ring import Ring
 from host.models.transformer import TransformerConfig
 from host.training.batches import Batches
 from host.training.optimizers import Adam
 from host.training.record import TrainingConfig
-from host.transports.golden.session import GoldenGrid, open_golden
+from host.transports.golden.session import open_golden
 from sim.golden import masking
 from sim.golden import ring as golden
 
@@ -82,8 +80,8 @@ class GoldenRing(Ring):
         for memory in (self.golden.gradients, self.golden.activations, self.golden.far):
             memory[:] = NAN
         self.length = self.reads = 0
-        for part, name in ((self.memory, "require"), (self.memory, "read_weights"), (self.counters, "clear"),
-                           (self.programs, "load")):
+        parts = [(self.memory, "require"), (self.memory, "read_weights"), (self.counters, "clear")]
+        for part, name in parts if self.config.programs is None else [*parts, (self.programs, "load")]:
             setattr(part, name, functools.partial(getattr(self, f"_{name}"), getattr(part, name)))
         self.connect()
 
@@ -144,33 +142,6 @@ class GoldenRing(Ring):
         return self.golden.gradients
 
 
-class Grid(GoldenGrid):
-    """Golden nodes of a grid.
-
-    Members
-    -------
-    golden : GoldenNodes
-    hooks : Hooks
-    switched : list of Plan
-        Plans that switches were set to.
-    """
-
-    def __init__(self, rows, columns, *, fault=lambda grid: None, **options):
-        opened = open_golden(node_of(topology=sections.Grid(), **options), nodes=rows * columns, latency=16)
-        super().__init__(opened, rows=rows, columns=columns)
-        self.golden, self.switched = opened.nodes, []
-        self.hooks = Hooks(self.golden, fault=lambda: fault(self), broken=lambda: None)
-        self.connect()
-
-    def switch(self, plan):
-        super().switch(plan)
-        self.switched.append(plan)
-
-    def lose(self, words):
-        """Lose words that the first node has sent."""
-        self.golden.counters["WORDS_RECEIVED"][1] -= words
-
-
 def written_to(ring):
     """Words that the host writes to gradient and activation memories from now on."""
     written = {"gradients": 0, "activations": 0}
@@ -188,15 +159,17 @@ def written_to(ring):
 
 def compute_options(*, words=8192, centroids=0, sequences=False, **options):
     """Options of nodes that compute."""
-    return {"programs": Programs(), "compute": Compute(rows=4, activations=words, codebook=centroids,
-                                                       scale_mask=sequences, sequences=sequences), **options}
+    compute = section("Compute")(rows=4, activations=words, codebook=centroids, scale_mask=sequences,
+                                 sequences=sequences)
+    return {"programs": section("Programs")(), "compute": compute, **options}
 
 
 def far_options(*, words=8192, far_words=8192, **options):
     """Options of nodes that compute, with a far memory."""
-    return {"programs": Programs(depth=256, move_queue=True), "masking": False, "sparsify": False,
-            "compute": Compute(rows=4, activations=words, scale_mask=True, sequences=True, buffer_tags=True,
-                               far=far_words), **options}
+    compute = section("Compute")(rows=4, activations=words, scale_mask=True, sequences=True, buffer_tags=True,
+                                 far=far_words)
+    return {"programs": section("Programs")(depth=256, move_queue=True), "masking": False, "sparsify": False,
+            "compute": compute, **options}
 
 
 def node_of(*, weight_codec="raw", gradient_codec="zero_value", **options):

@@ -4,9 +4,11 @@ import enum
 import random
 from pathlib import Path
 
+from host.features.quorum.schedule_section import Quorum
+from host.features.streaming.schedule_section import Streaming
 from host.run.command_line import fields
 from host.run.execution import check
-from host.run.sections import Quorum, Streaming, flag
+from host.run.sections import flag
 from host.run.spec import RunSpec
 from host.training.optimizers import OptimizerName
 from host.training.workloads import WorkloadName

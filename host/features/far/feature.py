@@ -1,6 +1,6 @@
 """Nodes with a far memory: docs/far.md."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from host.feature import Feature
 
@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from host.driver.protocols import TrainingRing
     from host.features.far.training import FarTextComputer
     from host.training.record import TrainingConfig
-    from host.training.workloads import Workload
 
 __all__ = ["FEATURE", "FarFeature"]
 
@@ -17,18 +16,18 @@ __all__ = ["FEATURE", "FarFeature"]
 class FarFeature(Feature):
     """Training of text whose saved maps are moved, or made again."""
 
-    def check_run(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *, nodes: int) -> None:
+    def check_run(self, node: "Configuration", workload: Any, config: "TrainingConfig", *, nodes: int) -> None:
         from host.features.far.training import check_far_text
 
         check_far_text(node, workload, config, nodes=nodes)
 
-    def training_node(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *,
+    def training_node(self, node: "Configuration", workload: Any, config: "TrainingConfig", *,
                       nodes: int) -> "NodeConfig":
         from host.features.far.training import far_text_node
 
         return far_text_node(node, workload, config, nodes=nodes)
 
-    def differentiator(self, ring: "TrainingRing", workload: "Workload",
+    def differentiator(self, ring: "TrainingRing", workload: Any,
                        config: "TrainingConfig") -> "FarTextComputer":
         from host.features.far.training import far_text_computer
 

@@ -264,6 +264,12 @@ class GridRings(ConnectedNodes):
                          f"{self.plan.shape.value}")
 
     @property
+    def inference(self) -> NoReturn:
+        """No quantized inference: a ``ValueError``."""
+        raise ValueError(f"Quantized inference must be of nodes in one flat ring, not in rings of shape "
+                         f"{self.plan.shape.value}")
+
+    @property
     def compute(self) -> NoReturn:
         """No lists of layers: a ``ValueError``."""
         raise ValueError(f"Lists of layers must be for nodes in one flat ring, not in rings of shape "

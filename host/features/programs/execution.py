@@ -353,6 +353,7 @@ def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
 def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
     """Check that a ring of such nodes can do a run by its schedule, before there is one; ``ValueError`` with the
     reason if it cannot."""
+    assert config.overlap is not None
     layers, schedule = layers_for(workload), Schedule.parse(config.overlap)
     if schedule.kind is Kind.DELAYED:
         _check_stale(node, config)

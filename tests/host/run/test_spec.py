@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from host.features.programs.schedule_section import Program
+from host.features.quorum.schedule_section import Quorum
 from host.run.defaults import with_defaults, without_defaults
-from host.run.sections import Optimizer, Program, Quorum, Update, Workload
+from host.run.sections import Optimizer, Update, Workload
 from host.run.spec import RunSpec, SpecError, from_dict, paths_of, read, repeatable, to_dict, to_toml, with_texts
 from host.training.optimizers import OptimizerName
 from tests.run_pairs.drawing import FIELDS, pairs

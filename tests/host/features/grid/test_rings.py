@@ -18,7 +18,8 @@ from host.training.record import DivergenceError, TrainingConfig
 from host.training.trainer import make_trainer
 from host.training.workloads import CharacterModel, Classifier
 from host.transports.session import Elapsed
-from tests.host.golden import SMALL, TEXT, GoldenRing, Grid, trained
+from tests.host.features.grid.golden_grid import Grid
+from tests.host.golden import SMALL, TEXT, GoldenRing, trained
 from tests.host.training.test_checkpoint import interrupt
 
 CONFIG = TrainingConfig(epochs=3, batch=20, hidden=())

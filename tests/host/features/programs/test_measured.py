@@ -5,9 +5,10 @@ import pytest
 
 from host.columns import record
 from host.cycles.estimate import Costs
-from host.features.programs.measured import SCHEDULES, schedules_of, write
+from host.features.programs.measured import write
 from host.features.programs.schedules import Schedule, build
 from host.models.layer_shapes import layers_of
+from host.reports.schedules import SCHEDULES, schedules_of
 from host.training.record import Step, Training, TrainingConfig
 from sim.golden.features.programs.program import makespan, timeline
 

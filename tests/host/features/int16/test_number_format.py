@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from host.driver.optimizer_settings import FixedSettings, Rule
-from host.training.number_format import Elements, FixedPoint, check_optimizer, elements_of
+from host.features.int16.number_format import FixedPoint, check_optimizer
+from host.training.number_format import Elements, elements_of
 from host.training.optimizers import SGD, Adam
 from sim.golden.features.int16 import int16_node as golden
 from tests.host.features.int16.integers import golden_ring

@@ -1,0 +1,35 @@
+"""Golden nodes of a grid, for tests of host code that need no gateware."""
+
+from hdl.registry import section
+from host.features.grid.golden import GoldenGrid
+from host.transports.golden.session import open_golden
+from tests.host.golden import Hooks, node_of
+
+__all__ = ["Grid"]
+
+
+class Grid(GoldenGrid):
+    """Golden nodes of a grid.
+
+    Members
+    -------
+    golden : GoldenNodes
+    hooks : Hooks
+    switched : list of Plan
+        Plans that switches were set to.
+    """
+
+    def __init__(self, rows, columns, *, fault=lambda grid: None, **options):
+        opened = open_golden(node_of(topology=section("Grid")(), **options), nodes=rows * columns, latency=16)
+        super().__init__(opened.nodes, opened.devices, rows=rows, columns=columns)
+        self.golden, self.switched = opened.nodes, []
+        self.hooks = Hooks(self.golden, fault=lambda: fault(self), broken=lambda: None)
+        self.connect()
+
+    def switch(self, plan):
+        super().switch(plan)
+        self.switched.append(plan)
+
+    def lose(self, words):
+        """Lose words that the first node has sent."""
+        self.golden.counters["WORDS_RECEIVED"][1] -= words
