@@ -56,26 +56,26 @@ class Faults:
         self.ring = ring
         self.simulation = simulation
         self.generator = generator
-        self.update = ring.programs.run
+        self.update = ring.collectives.fused_update
         self.plan = {2: self.flip, 4: self.lose_word, 6: self.lose_credit, 13: self.cut_for_a_while,
                      16: self.flip_last}
         self.calls = 0
         self.done = []
         self.struck = False  # by the last update
-        ring.programs.run = self
+        ring.collectives.fused_update = self
 
-    def __call__(self, **options):
+    def __call__(self, *arguments, **options):
         self.calls += 1
         fault = self.plan.pop(self.calls, None)
         if fault is None:
-            return self.update(**options)
+            return self.update(*arguments, **options)
         if fault != self.lose_credit or not self.struck:
             self.link = self.simulation.links[int(self.generator.integers(self.ring.nodes))]
         link = self.link
         state = self.simulation.save()
         first, begun = link.status(), self.simulation.cycle
         try:
-            self.update(**options)
+            self.update(*arguments, **options)
         except RingError:
             assert fault == self.lose_credit
             assert self.struck
@@ -86,7 +86,7 @@ class Faults:
         fault(link, first, last, begun)
         self.struck = True
         try:
-            outcome = self.update(**options)
+            outcome = self.update(*arguments, **options)
         except RingError:
             self.done.append(fault.__name__)
             self.struck = False
@@ -217,15 +217,15 @@ class TestTries:
 
     CONFIG = TrainingConfig(epochs=2, batch=100, hidden=(), optimizer=SGD(learning_rate=1.2), density=0.3)
 
-    def run(self, few, name="programs.run", numbers=(), *, config=CONFIG, **options):
+    def run(self, few, name="collectives.fused_update", numbers=(), *, config=CONFIG, **options):
         ring, said = golden_ring(), []
         failing = Failing(ring, name, numbers, **options)
         training = train(ring, few, config, on_repeat=said.append)
         return digest(ring, config, training.parameters), training, said, failing.calls
 
     @pytest.mark.parametrize(("name", "numbers"), [
-        ("programs.run", (1, 2, 3)), ("programs.run", (2, 4, 6, 8, 10)), ("local.sparsify", (1, 3, 4)),
-        ("collectives.distribute", (1, 2)), ("programs.run", (10, 11, 12))])
+        ("collectives.fused_update", (1, 2, 3)), ("collectives.fused_update", (2, 4, 6, 8, 10)), ("local.sparsify", (1, 3, 4)),
+        ("collectives.distribute", (1, 2)), ("collectives.fused_update", (10, 11, 12))])
     def test_same_bits(self, few, name, numbers):
         """Failures as often as allowed: in the first step, the last, and the distribution of the first weights."""
         clean, expected, _, calls = self.run(few, name)
@@ -243,7 +243,7 @@ class TestTries:
         assert said == ["step 3 is repeated: it failed: so it did"] * 2
 
     @pytest.mark.parametrize(("name", "what"), [
-        ("programs.run", "step 2"), ("local.sparsify", "step 2"),
+        ("collectives.fused_update", "step 2"), ("local.sparsify", "step 2"),
         ("collectives.distribute", "distribution of the first weights")])
     def test_limit(self, few, name, what):
         first = 1 if name == "collectives.distribute" else 2
