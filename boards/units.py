@@ -38,11 +38,20 @@ class Unit:
     parameters: dict | Callable
     features: tuple = ()
 
+    @property
+    def _missing(self):
+        needed = (*re.findall(r"\.features\.(\w+)\.", self.target), *self.features)
+        return [feature for feature in needed if feature not in FEATURES]
+
+    @property
+    def present(self):
+        """Whether the features that it needs are in this copy."""
+        return not self._missing
+
     def call(self, options):
         """The component's class and the arguments to make it with; ``options`` replace parameters."""
-        for feature in (*re.findall(r"\.features\.(\w+)\.", self.target), *self.features):
-            if feature not in FEATURES:
-                raise SynthesisError(f"Unit {self.target} needs feature {feature}, which is not in this copy")
+        if self._missing:
+            raise SynthesisError(f"Unit {self.target} needs feature {self._missing[0]}, which is not in this copy")
         own = self.parameters() if callable(self.parameters) else self.parameters
         module_name, class_name = self.target.split(":")
         try:

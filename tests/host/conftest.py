@@ -7,6 +7,7 @@ one ring, both connected, with the configuration they have in common.
 
 import contextlib
 import functools
+import importlib
 import itertools
 import re
 import sys
@@ -24,13 +25,12 @@ from hdl.control.register_file import RegisterFile
 from hdl.engines import operations
 from hdl.host_access import HostAccess
 from hdl.memory import LanedMemory
+from hdl.registry import FEATURES
 from hdl.ring.link import LinkSignature
 from hdl.streams.stream import connect_stream, word_layout
 from host import cli
 from host.driver import memory
 from host.driver.device import Device
-from host.features.quantization import command as quantize_command
-from host.features.quorum import run as quorum
 from host.models.digits import Dataset, digits
 from host.run import preparation
 from host.transports import verilated as verilated_transport
@@ -39,6 +39,10 @@ from host.transports.verilated import OpenRing
 from sim.verilated.build import build_ring
 from tests.host.board import devices_of, open_link
 from tests.host.rings import CONFIGS, JOBS, MIXED, library
+
+#: Modules of features that make nodes themselves.
+OWN_NODES = [f"host.features.{name}.{module}" for name, module in (("quantization", "command"), ("quorum", "run"))
+             if name in FEATURES]
 
 TINY = NodeConfig(lanes=2, memories=Memories(gradient=96, weight=64, state=32, planes=2))
 
@@ -175,7 +179,7 @@ def planes_as_they_are(monkeypatch):
 def nodes_of(monkeypatch):
     """Has the program make nodes that other tests simulate too, by their name in tests/host/rings.py."""
     def use(name):
-        for module in (preparation, quantize_command, quorum):
+        for module in (preparation, *map(importlib.import_module, OWN_NODES)):
             monkeypatch.setattr(module, "NodeConfig", lambda **options: CONFIGS[name])
 
     return use

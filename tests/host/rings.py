@@ -4,19 +4,14 @@
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Mapping
 
 import numpy as np
+import pytest
 
 from hdl.board import BOARDS, node_of
 from hdl.config import Configuration, Memories, NodeConfig, Optimizer, Peer, SingleRing, Weights
-from hdl.features.compute.feature import Compute
-from hdl.features.compute_stub.feature import ComputeStub
-from hdl.features.grid.feature import Grid
-from hdl.features.programs.feature import Programs
-from hdl.features.replay.feature import Replay
-from hdl.features.settable_version.feature import SettableVersion
-from hdl.features.streaming.feature import Server, ServerConfig, ServerMemories, Worker
-from hdl.features.tenants.feature import Tenants
+from hdl.registry import FEATURES, section
 from host.driver.device import Device
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
@@ -24,75 +19,136 @@ from host.training import reference
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.verilated import OpenRing
 from sim.verilated.build import build_ring
-from tests import mx5
-from tests.pairs.memories import CONFIG as PAIRS
 
 TIMEOUT = 4000
 
-#: Nodes of all rings that tests simulate, with one library for each. Options that do not depend on each other are in
-#: one configuration together: every kind of codec, 1, 4 and 8 lanes, and 0, 1 and 2 state planes are in some.
-with mx5.registered():
-    CONFIGS = {
-        # What a node is if nothing is said, and what most tests use.
-        "default": NodeConfig(),
-        # Every engine, two ports, and segments short enough for several in a block of little memories.
-        "engines": PAIRS,
-        # Both directions through blocks of shared exponents, two ports, programs as long as they are by default, and
-        # a count of updates that can be set.
-        "mx9": NodeConfig(
-            topology=Grid(), weights=Weights(codec="mx9"), gradients="mx9", masking=False, sparsify=False,
-            programs=Programs(), stub=ComputeStub(), features=(SettableVersion(),)),
-        # A codebook beside residuals, rows of eight elements, programs, and interleaved segments.
-        "table": NodeConfig(
-            lanes=8, segment=64, memories=Memories(gradient=5120, weight=5120, state=2560, planes=0),
-            weights=Weights(codec="table32"), gradients="mxfp8_e4m3", masking=False, sparsify=False,
-            role=Peer(interleaved=True), programs=Programs(depth=32), stub=ComputeStub()),
-        # A codebook beside gradients that no codec makes shorter, an optimizer that waits, two ports, an engine with
-        # products of indices, and programs of three queues, with a far memory.
-        "centroid": NodeConfig(
-            segment=64, topology=Grid(), memories=Memories(gradient=2048, weight=2048, state=2048),
-            optimizer=Optimizer(interval=4), weights=Weights(codec="centroid16"), gradients="raw", masking=False,
-            sparsify=False, programs=Programs(depth=20, versions=True, move_queue=True),
-            compute=Compute(rows=1, activations=2048, operands="bf16", codebook=16, buffer_tags=True, far=4096),
-            stub=ComputeStub()),
-        # Rows of eight elements, two lanes of the optimizer, and programs beside zero-value gradients; links that
-        # repeat words, rounds, tenants, and interleaved segments.
-        "wide": NodeConfig(
-            lanes=8, segment=64, topology=SingleRing(max_nodes=4),
-            memories=Memories(gradient=4096, weight=4096, state=1024, planes=1),
-            optimizer=Optimizer(lanes=2, interval=2, dsps=2), weights=Weights(codec="mxfp8_e4m3"), masking=False,
-            sparsify=False, link=Replay(), role=Peer(interleaved=True), programs=Programs(depth=32, versions=True),
-            stub=ComputeStub(quorum=True), features=(SettableVersion(), Tenants())),
-        # One element per row, as little room for packets as there can be, gradients in a format that tests add, and
-        # COMPUTE in the only queue; two ports whose links repeat words.
-        "narrow": NodeConfig(
-            lanes=1, segment=32, topology=Grid(),
+
+class Rings(Mapping):
+    """Configurations by the names of rings, each made when it is read; those whose features are not in this copy are
+    left out, and a test that asks for one is skipped."""
+
+    def __init__(self, makers):
+        self._makers = makers
+        self._made = {}
+
+    def __getitem__(self, name):
+        needed, make = self._makers[name]
+        for feature in needed:
+            if feature not in FEATURES:
+                pytest.skip(f"Ring {name} needs feature {feature}, which is not in this copy",
+                            allow_module_level=True)
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def __iter__(self):
+        return (name for name, (needed, _) in self._makers.items() if all(map(FEATURES.__contains__, needed)))
+
+    def __len__(self):
+        return len(list(iter(self)))
+
+
+def engines():
+    """Every engine, two ports, and segments short enough for several in a block of little memories."""
+    from tests.pairs.memories import CONFIG
+
+    return CONFIG
+
+
+def mx9():
+    """Both directions through blocks of shared exponents, two ports, programs as long as they are by default, and a
+    count of updates that can be set."""
+    return NodeConfig(
+        topology=section("Grid")(), weights=Weights(codec="mx9"), gradients="mx9", masking=False, sparsify=False,
+        programs=section("Programs")(), stub=section("ComputeStub")(), features=(section("SettableVersion")(),))
+
+
+def table():
+    """A codebook beside residuals, rows of eight elements, programs, and interleaved segments."""
+    return NodeConfig(
+        lanes=8, segment=64, memories=Memories(gradient=5120, weight=5120, state=2560, planes=0),
+        weights=Weights(codec="table32"), gradients="mxfp8_e4m3", masking=False, sparsify=False,
+        role=Peer(interleaved=True), programs=section("Programs")(depth=32), stub=section("ComputeStub")())
+
+
+def centroid():
+    """A codebook beside gradients that no codec makes shorter, an optimizer that waits, two ports, an engine with
+    products of indices, and programs of three queues, with a far memory."""
+    return NodeConfig(
+        segment=64, topology=section("Grid")(), memories=Memories(gradient=2048, weight=2048, state=2048),
+        optimizer=Optimizer(interval=4), weights=Weights(codec="centroid16"), gradients="raw", masking=False,
+        sparsify=False, programs=section("Programs")(depth=20, versions=True, move_queue=True),
+        compute=section("Compute")(
+            rows=1, activations=2048, operands="bf16", codebook=16, buffer_tags=True, far=4096),
+        stub=section("ComputeStub")())
+
+
+def wide():
+    """Rows of eight elements, two lanes of the optimizer, and programs beside zero-value gradients; links that repeat
+    words, rounds, tenants, and interleaved segments."""
+    return NodeConfig(
+        lanes=8, segment=64, topology=SingleRing(max_nodes=4),
+        memories=Memories(gradient=4096, weight=4096, state=1024, planes=1),
+        optimizer=Optimizer(lanes=2, interval=2, dsps=2), weights=Weights(codec="mxfp8_e4m3"), masking=False,
+        sparsify=False, link=section("Replay")(), role=Peer(interleaved=True),
+        programs=section("Programs")(depth=32, versions=True), stub=section("ComputeStub")(quorum=True),
+        features=(section("SettableVersion")(), section("Tenants")()))
+
+
+def narrow():
+    """One element per row, as little room for packets as there can be, gradients in a format that tests add, and
+    COMPUTE in the only queue; two ports whose links repeat words."""
+    from tests import mx5
+
+    with mx5.registered():
+        return NodeConfig(
+            lanes=1, segment=32, topology=section("Grid")(),
             memories=Memories(gradient=2048, weight=1024, state=1024, planes=1), optimizer=Optimizer(dsps=1),
-            weights=Weights(codec="bf16"), gradients=mx5.NAME, masking=False, sparsify=False, link=Replay(ingress=2),
-            stub=ComputeStub()),
-        # The server of a relay: weights and state in the far memory, an optimizer as wide as rows, and two banks of
-        # programs; in a ring as large as there can be.
-        "server": ServerConfig(
-            topology=SingleRing(max_nodes=255), memories=ServerMemories(state=16384, far=49152),
-            optimizer=Optimizer(lanes=4), role=Server(broadcast_formats=True),
-            programs=Programs(depth=256, banks=2, move_queue=True), features=(SettableVersion(),)),
-        # A node of 16-bit integers.
-        "int16": BOARDS["icebreaker"].node,
-    }
+            weights=Weights(codec="bf16"), gradients=mx5.NAME, masking=False, sparsify=False,
+            link=section("Replay")(ingress=2), stub=section("ComputeStub")())
+
+
+def server():
+    """The server of a relay: weights and state in the far memory, an optimizer as wide as rows, and two banks of
+    programs; in a ring as large as there can be."""
+    return section("ServerConfig")(
+        topology=SingleRing(max_nodes=255), memories=section("ServerMemories")(state=16384, far=49152),
+        optimizer=Optimizer(lanes=4), role=section("Server")(broadcast_formats=True),
+        programs=section("Programs")(depth=256, banks=2, move_queue=True), features=(section("SettableVersion")(),))
+
+
+#: Nodes of all rings that tests simulate, with one library for each, and the features that they need. Options that do
+#: not depend on each other are in one configuration together: every kind of codec, 1, 4 and 8 lanes, and 0, 1 and 2
+#: state planes are in some. The default is what a node is if nothing is said, and what most tests use.
+CONFIGS = Rings({
+    "default": ((), NodeConfig),
+    "engines": (("grid", "programs", "compute", "compute_stub", "quantization", "throttles", "tenants"), engines),
+    "mx9": (("grid", "mx", "programs", "compute_stub", "settable_version"), mx9),
+    "table": (("table", "mx", "programs", "compute_stub"), table),
+    "centroid": (("grid", "codebook", "codebook_layers", "bf16", "far", "compute_stub"), centroid),
+    "wide": (("mx", "quorum", "settable_version", "tenants"), wide),
+    "narrow": (("grid", "bf16", "mx", "replay", "compute_stub"), narrow),
+    "server": (("streaming",), server),
+    "int16": (("int16",), lambda: BOARDS["icebreaker"].node),
+})
 
 
 #: Nodes of jobs of the library and of PyTorch, where no codec is named: the default with raw gradients.
 JOBS = NodeConfig(gradients="raw")
 
 
-#: Rings of nodes that differ, as the configuration of each node.
-MIXED = {
-    # Two workers, whose weight and gradient memories have room for two layers of 64 x 64, and their server.
-    "relay": (NodeConfig(
+def relay():
+    """Two workers, whose weight and gradient memories have room for two layers of 64 x 64, and their server."""
+    worker = NodeConfig(
         memories=Memories(gradient=8320, weight=8320, state=1024, planes=0), masking=False, sparsify=False,
-        role=Worker(broadcast_formats=True), programs=Programs(depth=256, banks=2, move_queue=True),
-        compute=Compute(rows=4, far=1 << 16), features=(SettableVersion(),)),) * 2 + (CONFIGS["server"],),
-}
+        role=section("Worker")(broadcast_formats=True),
+        programs=section("Programs")(depth=256, banks=2, move_queue=True),
+        compute=section("Compute")(rows=4, far=1 << 16), features=(section("SettableVersion")(),))
+    return worker, worker, CONFIGS["server"]
+
+
+#: Rings of nodes that differ, as the configuration of each node.
+MIXED = Rings({"relay": (("streaming",), relay)})
 
 
 class Reference(reference.Reference):
@@ -118,8 +174,11 @@ class Reference(reference.Reference):
 
 def known_formats(*configs):
     """Has both registries know the format that tests add, for nodes that use it."""
-    used = any(mx5.NAME in (config.weights.codec, config.gradients) for config in configs)
-    return mx5.registered() if used else contextlib.nullcontext()
+    if not any("mx5" in (config.weights.codec, config.gradients) for config in configs):
+        return contextlib.nullcontext()
+    from tests import mx5
+
+    return mx5.registered()
 
 
 @functools.cache

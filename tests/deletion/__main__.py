@@ -1,0 +1,91 @@
+"""``make features``: a copy without each feature, which lints, imports, elaborates, trains and collects tests."""
+
+import dataclasses
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hdl.choices import choice_error
+from hdl.registry import FEATURES
+from tests.deletion.copies import ROOT, dependants, make
+
+#: Programs that a copy must pass, one after the other.
+_CHECKS = (("ruff", ["-m", "ruff", "check", "--quiet", "."]),
+           ("import-linter", ["-c", "from importlinter.cli import lint_imports_command; lint_imports_command()",
+                              "--no-cache"]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Deletion:
+    """A copy without a feature, and what became of it."""
+
+    names: tuple[str, ...]  # features that are not in it
+    files: int  # files that are not in it
+    elsewhere: int  # those of tests and labs that are in no folder of these features
+    result: dict[str, Any]  # result of the probe
+
+    @property
+    def line(self) -> str:
+        """The copy in a line."""
+        result = self.result
+        return (f"without {', '.join(self.names)}: {self.files} files fewer, {self.elsewhere} of them elsewhere; "
+                f"{result['modules']} modules, {result['collected']:,} tests, {result['refusals']} refusals")
+
+
+def _run(arguments: list[str], folder: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
+                          check=False, timeout=600)
+    if done.returncode:
+        raise RuntimeError(f"{done.stdout[-6000:]}{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def delete(name: str) -> Deletion:
+    """Make a copy without a feature, and check it.
+
+    Raises
+    ------
+    RuntimeError
+        It does not lint, import, elaborate, train or collect; the message has the end of the output.
+    """
+    names = dependants(name)
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as temporary:
+        folder = Path(temporary)
+        gone = make(folder, names)
+        for _, arguments in _CHECKS:
+            _run(arguments, folder)
+        result = json.loads(_run(["-m", "tests.deletion.probe", *names], folder).rsplit("\n", 2)[-2])
+    elsewhere = [path for path in gone if not any(f"/{other}/" in path for other in names)]
+    return Deletion(names, len(gone), len(elsewhere), result)
+
+
+def main(names: Annotated[list[str] | None, typer.Argument(
+        metavar="[NAME]...", help="Features; all by default.")] = None) -> None:
+    """Delete each feature in a copy of its own, and check the copy."""
+    for name in names or ():
+        if name not in FEATURES:
+            raise typer.BadParameter(choice_error("Feature", FEATURES, name))
+    (ROOT / "build").mkdir(exist_ok=True)
+    wrong = 0
+    for name in names or FEATURES:
+        try:
+            print(f"{name}: {delete(name).line}", flush=True)
+        except RuntimeError as error:
+            wrong += 1
+            print(f"{name}: WRONG\n{error}", flush=True)
+    times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(f"processor time: {sum(each.ru_utime + each.ru_stime for each in times) / 60:.1f} minutes")
+    if wrong:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,111 @@
+"""Copies of the tree without a feature, those that need it, and the tests and labs that do."""
+
+import ast
+import functools
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from hdl.registry import FEATURES, feature
+
+ROOT = Path(__file__).parents[2]
+
+#: Folders with a folder of each feature.
+TREES = ("hdl/features", "sim/golden/features", "host/features", "tests/features", "tests/host/features")
+#: What goes with a feature that it is of.
+_PROGRAMS = ("tests", "host/labs")
+
+
+def dependants(name: str) -> tuple[str, ...]:
+    """A feature, and those that cannot be without it, in the order of the registry."""
+    found = {name}
+    while more := {other for other, entry in FEATURES.items() if other not in found
+                   and found & {*entry.uses, *feature(other).requires}}:
+        found |= more
+    return tuple(other for other in FEATURES if other in found)
+
+
+@functools.cache
+def files() -> tuple[str, ...]:
+    """Files of the tree that git knows, or would know."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True,
+                            text=True, check=True)
+    return tuple(path for path in listed.stdout.split("\n") if path and (ROOT / path).is_file())
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _is_typing(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def imported(text: str) -> set[str]:
+    """Modules, and objects of modules, that a file imports when it is imported itself."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(text)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not _is_typing(node):
+            waiting += ast.iter_child_nodes(node)
+    return found
+
+
+@functools.cache
+def imports() -> dict[str, frozenset[str]]:
+    """What each Python file of the tree imports, by its path."""
+    return {path: frozenset(imported((ROOT / path).read_text(encoding="utf-8"))) for path in files()
+            if path.endswith(".py")}
+
+
+def removed(names: Iterable[str]) -> set[str]:
+    """Files that are not in a copy without some features: theirs, and tests and labs that import them."""
+    folders = tuple(f"{tree}/{name}/" for tree in TREES for name in names)
+    gone = {path for path in files() if path.startswith(folders)}
+    modules = {_module(path) for path in gone if path.endswith(".py")}
+    others = {path: found for path, found in imports().items() if path.startswith(_PROGRAMS) and path not in gone}
+    while more := {path for path, found in others.items() if found & modules}:
+        gone |= more
+        modules |= set(map(_module, more))
+        others = {path: found for path, found in others.items() if path not in more}
+    return gone
+
+
+def registry_without(text: str, names: Iterable[str]) -> str:
+    """Source of the registry without the entries of some features."""
+    table = next(node.value for node in ast.parse(text).body if isinstance(node, ast.AnnAssign)
+                 and isinstance(node.target, ast.Name) and node.target.id == "FEATURES")
+    assert isinstance(table, ast.Dict)
+    lines = text.split("\n")
+    for key, value in reversed(list(zip(table.keys, table.values, strict=True))):
+        if isinstance(key, ast.Constant) and key.value in names:
+            del lines[key.lineno - 1:value.end_lineno]
+    return "\n".join(lines)
+
+
+def make(folder: Path, names: Iterable[str]) -> set[str]:
+    """Make a copy without some features, of links to the files and to their byte code; the files that are not in
+    it."""
+    names = tuple(names)
+    gone = removed(names)
+    for path in files():
+        if path in gone:
+            continue
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(ROOT / path, target)
+        if path.endswith(".py"):
+            for code in (ROOT / path).parent.glob(f"__pycache__/{Path(path).stem}.cpython-*.pyc"):
+                (target.parent / "__pycache__").mkdir(exist_ok=True)
+                os.link(code, target.parent / "__pycache__" / code.name)
+    registry = folder / "hdl/registry.py"
+    text = registry.read_text(encoding="utf-8")
+    registry.unlink()
+    registry.write_text(registry_without(text, names), encoding="utf-8")
+    return gone

@@ -1,0 +1,87 @@
+"""What a copy without a feature must do: run in it, with the names of the features that it lacks."""
+
+import importlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+
+def modules():
+    """Import everything but tests; the number of modules."""
+    paths = [path for tree in ("hdl", "sim", "host", "boards", "gradring")
+             for path in sorted(Path(tree).rglob("*.py")) if path.name != "__main__.py"]
+    for path in paths:
+        importlib.import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
+    return len(paths)
+
+
+def core_node():
+    """Elaborate a node of the core."""
+    from amaranth.hdl import Fragment
+
+    from hdl.config import Memories, NodeConfig
+    from hdl.node import Node
+
+    config = NodeConfig(memories=Memories(gradient=64, weight=64, state=32))
+    assert config.feature_names == ()
+    Fragment.get(Node(config), None)
+
+
+def training():
+    """Train two steps on golden nodes; the losses."""
+    from host.run.execution import train
+    from host.run.spec import RunSpec
+    from host.transports.session import TransportName
+
+    with tempfile.TemporaryDirectory() as folder:
+        report = train(RunSpec().replace({
+            "backend.transport": TransportName.GOLDEN, "workload.steps": 2, "model.hidden": "none",
+            "output.folder": Path(folder) / "run"}))
+    return [step["loss"] for step in report["per_step"]]
+
+
+def refusals(names):
+    """Boards, units and commands that need a feature which is not there are refused with its name; their number."""
+    from boards.tools import SynthesisError
+    from boards.units import UNITS
+    from hdl.board import BOARDS
+
+    lacks = f" needs feature ({'|'.join(names)}), which is not in this copy"
+    boards = set(BOARDS) - set(BOARDS.present)
+    for board in boards:
+        with pytest.raises(ValueError, match=f"^Board {board}{lacks}"):
+            BOARDS[board]
+    units = [unit for unit in UNITS.values() if not unit.present]
+    for unit in units:
+        with pytest.raises(SynthesisError, match=f"^Unit {unit.target}{lacks}"):
+            unit.call({})
+    return len(boards) + len(units)
+
+
+class Collected:
+    """Plugin that counts the tests that are collected."""
+
+    count = 0
+
+    def pytest_collection_finish(self, session):
+        self.count = len(session.items)
+
+
+def collection():
+    """Collect the tests of the core; their number."""
+    collected = Collected()
+    ignored = [f"--ignore={tree}" for tree in ("tests/features", "tests/host/features")]
+    code = pytest.main(["--collect-only", "-qq", "-n0", "-p", "no:cacheprovider", "--no-header", *ignored, "tests"],
+                       plugins=[collected])
+    assert code == 0, code
+    return collected.count
+
+
+if __name__ == "__main__":
+    core_node()
+    result = {"modules": modules(), "losses": training(), "refusals": refusals(sys.argv[1:])}
+    result["collected"] = collection()
+    print("\n" + json.dumps(result))
