@@ -19,7 +19,7 @@ from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.compression.zero_value import adder, decoder, encoder
 from hdl.config import NodeConfig, Peer, RootReduce
 from hdl.config.forms import with_options
-from hdl.registry import FEATURES, feature_of_section, format_names, section
+from hdl.registry import FEATURES, format_names, section
 from hdl.ring.link import LinkSignature
 
 __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_value_codec"]
@@ -123,15 +123,15 @@ def control_hub():
     """Dispatch of the control words of a node."""
     from hdl.features.replay.control_hub import ControlHub
     from hdl.features.replay.control_words import units
-    return ControlHub(takes=[unit.takes for unit in units(_node(link="Replay", programs="Programs"))])
+    return ControlHub(takes=[unit.takes for unit in units(_node(link="replay:Replay", programs="programs:Programs"))])
 
 
 def command_queues(*, queues, replay=False, banks=1):
     """Command queue of a node with several queues; with replay it has waits for other nodes."""
     from hdl.control.command_queue import CommandQueue
     from hdl.engines import operations
-    config = _node(**{"link": "Replay"} if replay else {},
-                   programs=("Programs", {"banks": banks, "move_queue": queues == 3}))
+    config = _node(**{"link": "replay:Replay"} if replay else {},
+                   programs=("programs:Programs", {"banks": banks, "move_queue": queues == 3}))
     return CommandQueue(config=config, operations=operations(config))
 
 
@@ -139,7 +139,7 @@ def command_checkers(*, queues):
     """Checker of the commands of a node with several queues."""
     from hdl.control.command_checker import CommandChecker
     from hdl.engines import operations
-    config = _node(programs=("Programs", {"move_queue": queues == 3}))
+    config = _node(programs=("programs:Programs", {"move_queue": queues == 3}))
     return CommandChecker(config=config, queues=queues, operations=operations(config))
 
 
@@ -249,17 +249,20 @@ def _block_codec(unit, codec, lanes=4, format="FP32"):
 
 
 def _made(part):
-    """Section of a feature by its name, or by its name and options, or one that is made; or several."""
+    """Section of a feature, by names as in ``replay:Replay`` with options or without, or one that is made; or several
+    of them."""
     if isinstance(part, list):
         return tuple(map(_made, part))
     name, options = part if isinstance(part, tuple) else (part, {})
-    return section(name)(**options) if isinstance(name, str) else part
+    return section(name.partition(":")[2])(**options) if isinstance(name, str) else part
 
 
-def _names(part):
-    """Names of the sections of features among them."""
-    return [name for one in (part if isinstance(part, list) else [part])
-            if isinstance(name := one[0] if isinstance(one, tuple) else one, str)]
+def _needed(part):
+    """Names of the features that sections are of."""
+    if isinstance(part, list):
+        return [name for one in part for name in _needed(one)]
+    name = part[0] if isinstance(part, tuple) else part
+    return [name.partition(":")[0]] if isinstance(name, str) else []
 
 
 def _node(**sections):
@@ -268,8 +271,8 @@ def _node(**sections):
 
 
 def _of_node(target, **sections):
-    needed = {feature_of_section(name) for part in sections.values() for name in _names(part)}
-    return Unit(target, lambda: {"config": _node(**sections)}, tuple(needed))
+    needed = tuple(dict.fromkeys(name for part in sections.values() for name in _needed(part)))
+    return Unit(target, lambda: {"config": _node(**sections)}, needed)
 
 
 def _job_frame(**parameters):
@@ -291,9 +294,10 @@ def _int16():
 _SERIAL = {"clock": 50_000_000, "baud": 3_000_000}
 
 #: Nodes with slots, with messages in slots, and with a quorum.
-_SLOTS = {"link": "Slots", "programs": "Programs"}
-_MESSAGES = {"link": ("Slots", {"messages": True}), "programs": "Programs"}
-_ROUNDS = {"link": "Replay", "programs": "Programs", "stub": ("ComputeStub", {"quorum": True})}
+_SLOTS = {"link": "slots:Slots", "programs": "programs:Programs"}
+_MESSAGES = {"link": ("slots:Slots", {"messages": True}), "programs": "programs:Programs"}
+_ROUNDS = {"link": "replay:Replay", "programs": "programs:Programs",
+           "stub": ("compute_stub:ComputeStub", {"quorum": True})}
 
 UNITS = {
     "stream.skid_buffer": Unit("hdl.streams.stream:SkidBuffer", _words()),
@@ -390,7 +394,8 @@ UNITS = {
     "quantization.float_offset": Unit("hdl.features.quantization.float_offset:FloatOffset", {"lanes": 16}),
     "quantization.float_scale": Unit("hdl.features.quantization.float_offset:FloatOffset", {
         "lanes": 16, "offset": False}),
-    "quantization.engine": _of_node("hdl.features.quantization.engine:InferenceEngine", features=["Quantization"]),
+    "quantization.engine": _of_node("hdl.features.quantization.engine:InferenceEngine",
+                                    features=["quantization:Quantization"]),
     "throttle": Unit("hdl.throttle:Throttle", {}),
     "rows.serializer": Unit("hdl.streams.rows:RowSerializer", {"lanes": 4}),
     "rows.assembler": Unit("hdl.streams.rows:RowAssembler", {"lanes": 4}),
@@ -404,12 +409,12 @@ UNITS = {
     "ring.replay_receiver": Unit("hdl.features.replay.receiver:ReplayReceiver", {"segments": 4, "packet_words": 268}),
     "ring.control_transmitter": Unit("hdl.features.replay.control_transmitter:ControlTransmitter", {"window": 31}),
     "ring.link_ends": Unit("hdl.ring.link_ends:LinkEnds", {}),
-    "ring.link_ends.throttles": _of_node("hdl.ring.link_ends:LinkEnds", features=["Throttles"]),
-    "ring.link_ends.replay": _of_node("hdl.features.replay.link_ends:ReplayEnds", link="Replay"),
+    "ring.link_ends.throttles": _of_node("hdl.ring.link_ends:LinkEnds", features=["throttles:Throttles"]),
+    "ring.link_ends.replay": _of_node("hdl.features.replay.link_ends:ReplayEnds", link="replay:Replay"),
     "ring.link_switch": Unit("hdl.features.grid.switch:LinkSwitch", {"signature": LinkSignature()}),
-    "ring.switched_link": _of_node("hdl.features.grid.switched_link:SwitchedLink", topology="Grid"),
+    "ring.switched_link": _of_node("hdl.features.grid.switched_link:SwitchedLink", topology="grid:Grid"),
     "ring.switched_link.replay": _of_node(
-        "hdl.features.grid.switched_link:SwitchedLink", topology="Grid", link="Replay"),
+        "hdl.features.grid.switched_link:SwitchedLink", topology="grid:Grid", link="replay:Replay"),
     "ring.wire_delay": Unit("hdl.ring.wire_delay:WireDelay", {"signature": LinkSignature()}),
     "ring.slots.clock": Unit("hdl.features.slots.clock:Clock", {}),
     "ring.slots.departures": Unit("hdl.features.slots.clock:Departures", {}),
@@ -422,15 +427,16 @@ UNITS = {
     "ring.slots.job_table": Unit("hdl.features.slots.job_table:JobTable", _job_frame()),
     "ring.slots.job_rooms": Unit("hdl.features.slots.job_rooms:RoomLaps", {}),
     "ring.slots.job_path": Unit("hdl.features.slots.job_path:JobPath", _job_frame(depth=512)),
-    "ring.slots.job_link": _of_node("hdl.features.slots.job_link:JobLink", link="JobSlots", programs="Programs"),
+    "ring.slots.job_link": _of_node("hdl.features.slots.job_link:JobLink", link="slots:JobSlots",
+                                    programs="programs:Programs"),
     "ring.slots.all": _of_node("boards.units:SlotsWithMessages", **_MESSAGES),
     "ring.slots.link.messages": _of_node("hdl.features.slots.link:SlotLink", **_MESSAGES),
     "ring.signal_relay": Unit("hdl.features.replay.signals:SignalRelay", {"queues": 2}),
     "ring.keepalive": Unit("hdl.features.replay.keepalive:KeepAlive", {}),
     "ring.round_relay": Unit("hdl.features.quorum.round_relay:RoundRelay", {}),
     "ring.control_hub": Unit("boards.units:control_hub", {}, ("replay", "programs")),
-    "ring.control_words": _of_node("hdl.features.replay.control_words:ControlWords", link="Replay",
-                                   programs="Programs"),
+    "ring.control_words": _of_node("hdl.features.replay.control_words:ControlWords", link="replay:Replay",
+                                   programs="programs:Programs"),
     "ring.sequence": Unit("hdl.ring.order:SequenceGenerator", {"elements": 16384, "segment": 256}),
     "ring.sequence.late": Unit(
         "hdl.ring.order:SequenceGenerator", {"elements": 16384, "segment": 256, "chained": True, "lags": True}),
@@ -463,27 +469,27 @@ UNITS = {
     "control.trace": Unit("hdl.control.trace:Trace", {"queues": 2, "lanes": 4}),
     "control.registers": Unit("hdl.control.register_file:RegisterFile", {}),
     "control.latched_settings": Unit("hdl.features.programs.latched_settings:LatchedSettings", {}),
-    "compute.engine": _of_node("hdl.features.compute.engine:ComputeEngine", compute="Compute"),
+    "compute.engine": _of_node("hdl.features.compute.engine:ComputeEngine", compute="compute:Compute"),
     "compute.engine.row_owners": _of_node(
-        "hdl.features.compute.engine:ComputeEngine", compute=("Compute", {"buffer_tags": True})),
+        "hdl.features.compute.engine:ComputeEngine", compute=("compute:Compute", {"buffer_tags": True})),
     "compute.lists": Unit("hdl.features.compute.list_runner:ListRunner", {
         "words": (16384, 16384, 8192), "lanes": 4, "rows": 4}),
     "compute.memory_access": Unit("hdl.features.compute.memory_access:MemoryAccess", {
         "rows": (4096, 4096, 2048), "lanes": 4}),
     "compute.row_owners": Unit("hdl.features.compute.row_owners:RowOwners", {"rows": 2048}),
-    "compute.stand_in": _of_node("hdl.features.compute_stub.stand_in:StandIn", stub="ComputeStub"),
+    "compute.stand_in": _of_node("hdl.features.compute_stub.stand_in:StandIn", stub="compute_stub:ComputeStub"),
     "far.memories": Unit("boards.units:far_memories", _server, ("far", "streaming")),
     "far.guard": Unit("hdl.features.far.guard:FarGuard", {"rows": 1 << 18, "lanes": 4, "outstanding": 32}),
-    "far.mover": _of_node("hdl.features.far.mover:Mover", programs=("Programs", {"move_queue": True}),
-                          compute=("Compute", {"far": 1 << 20})),
+    "far.mover": _of_node("hdl.features.far.mover:Mover", programs=("programs:Programs", {"move_queue": True}),
+                          compute=("compute:Compute", {"far": 1 << 20})),
     "rounds.keeper": Unit("hdl.features.quorum.keeper:RoundKeeper", {}),
     "rounds.closer": Unit("hdl.features.quorum.closer:RoundCloser", {}),
     "rounds.weighting": Unit("hdl.features.quorum.weighting:Weighting", {}),
     "rounds.fold": _of_node("hdl.features.quorum.fold:Fold", **_ROUNDS),
     "rounds.engine": _of_node("hdl.features.quorum.engine:RoundEngine", **_ROUNDS),
     "node": Unit("hdl.node:Node", {}),
-    "node.replay": _of_node("hdl.node:Node", link="Replay"),
-    "node.control_words": _of_node("hdl.node:Node", link="Replay", programs="Programs"),
+    "node.replay": _of_node("hdl.node:Node", link="replay:Replay"),
+    "node.control_words": _of_node("hdl.node:Node", link="replay:Replay", programs="programs:Programs"),
     "node.slots": _of_node("hdl.node:Node", **_SLOTS),
     "int16.command_queue": Unit("hdl.features.int16.queue:CommandQueue", _int16),
     "int16.engine": Unit("hdl.features.int16.engine:Engine", _int16),

@@ -27,6 +27,11 @@ class Entry(NamedTuple):
     #: Features that it needs.
     features: tuple[str, ...] = ()
 
+    @property
+    def missing(self) -> list[str]:
+        """Those of them that are not in this copy, without which it is not listed."""
+        return [name for name in self.features if name not in FEATURES]
+
 
 class _Command(core.TyperCommand):
     """Command whose help has its options in sections."""
@@ -54,9 +59,8 @@ class _Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
             entry = self._entries[name]
-            for feature in entry.features:
-                if feature not in FEATURES:
-                    raise click.UsageError(f"{name} needs feature {feature}, which is not in this copy")
+            if entry.missing:
+                raise click.UsageError(f"{name} needs feature {entry.missing[0]}, which is not in this copy")
             with ended_at_once():
                 app = getattr(importlib.import_module(entry.module), entry.name)
             if not isinstance(app, typer.Typer):
@@ -67,10 +71,10 @@ class _Commands(Mapping[str, Any]):
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return (name for name, entry in self._entries.items() if not entry.missing)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(list(iter(self)))
 
 
 class CommandGroup(core.TyperGroup):
@@ -88,4 +92,4 @@ class CommandGroup(core.TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands with their help."""
         with formatter.section(self.heading):
-            formatter.write_dl([(name, entry.help) for name, entry in self.entries.items()])
+            formatter.write_dl([(name, self.entries[name].help) for name in self.commands])

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 
 #: Folders with a folder of each feature.
 TREES = ("hdl/features", "sim/golden/features", "host/features", "tests/features", "tests/host/features")
-#: What goes with a feature that it is of.
-_PROGRAMS = ("tests", "host/labs")
+#: Programs on top of the product, of which those go that import what is not there.
+_PROGRAMS = ("tests/", "host/labs/", "sim/bench/")
 
 
 def dependants(name: str) -> tuple[str, ...]:

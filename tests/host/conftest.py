@@ -203,6 +203,12 @@ def few(data):
     return Dataset(data.train_x[:50], data.train_y[:50], data.test_x[:50], data.test_y[:50], data.classes)
 
 
+@pytest.fixture(scope="session")
+def third(data):
+    """A third of the images, 479, of which an epoch is five steps."""
+    return Dataset(data.train_x[::3], data.train_y[::3], data.test_x, data.test_y, data.classes)
+
+
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Run the program: exit code, standard output without the line of its first stage, standard error."""

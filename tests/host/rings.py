@@ -7,7 +7,6 @@ import functools
 from collections.abc import Mapping
 
 import numpy as np
-import pytest
 
 from hdl.board import BOARDS, node_of
 from hdl.config import Configuration, Memories, NodeConfig, Optimizer, Peer, SingleRing, Weights
@@ -19,6 +18,7 @@ from host.training import reference
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.verilated import OpenRing
 from sim.verilated.build import build_ring
+from tests.present import needs
 
 TIMEOUT = 4000
 
@@ -33,10 +33,7 @@ class Rings(Mapping):
 
     def __getitem__(self, name):
         needed, make = self._makers[name]
-        for feature in needed:
-            if feature not in FEATURES:
-                pytest.skip(f"Ring {name} needs feature {feature}, which is not in this copy",
-                            allow_module_level=True)
+        needs(*needed, what=f"Ring {name}")
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]

@@ -22,6 +22,9 @@ from sim import regression
 from sim.payload import to_int
 from sim.streams import cycles, start
 from sim.verilated.vectors import Unit
+from tests.present import needs
+
+needs("quorum")
 
 CONFIG = NodeConfig(lanes=8, segment=64, memories=Memories(gradient=320, weight=64, state=32, planes=2))
 #: Configuration by number of queues, and registers of the other one, which has a compute engine, replay, rounds,

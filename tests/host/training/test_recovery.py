@@ -11,7 +11,6 @@ from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus
 from host.driver.command import Event
 from host.driver.diagnosis import RingError
-from host.models.digits import Dataset, digits
 from host.models.text import Text, topics
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import TrainingConfig
@@ -34,13 +33,6 @@ RUNS = {
     "codebook, mxfp8 gradients": (rings.CONFIGS["table"],
                                 dataclasses.replace(RUN, optimizer=PLAIN, refresh=5)),
 }
-
-
-@pytest.fixture(scope="module")
-def few():
-    """A third of the images, 479, of which an epoch is five steps."""
-    data = digits()
-    return Dataset(data.train_x[::3], data.train_y[::3], data.test_x, data.test_y, data.classes)
 
 
 class Faults:
@@ -153,14 +145,14 @@ def figures(training):
 
 class TestFaults:
     @pytest.mark.parametrize("name", RUNS)
-    def test_same_bits_as_a_clean_run(self, few, name):
+    def test_same_bits_as_a_clean_run(self, third, name):
         node, config = RUNS[name]
         outcomes = []
         for faulty in (False, True):
             with rings.open_nodes(3, config=node) as (ring, simulation):
                 faults = Faults(ring, simulation, np.random.default_rng(len(name))) if faulty else None
                 said = []
-                training = train(ring, few, config, on_repeat=said.append)
+                training = train(ring, third, config, on_repeat=said.append)
                 outcomes.append((digest(ring, config, training.parameters), training))
         (clean, expected), (found, training) = outcomes
         assert sorted(faults.done) == ["cut_for_a_while", "flip", "flip_last", "lose_credit", "lose_word"]
@@ -171,7 +163,7 @@ class TestFaults:
         assert sum(step.repeats for step in training.steps) == training.repeats
         assert all(" is repeated: fused-update failed: " in line for line in said)
 
-    def test_cut_link(self, few):
+    def test_cut_link(self, third):
         """A link that stays cut ends the run, after as many tries as there may be, each with its recovery."""
         said = []
         with rings.open_nodes(3, config=NodeConfig()) as (ring, simulation):
@@ -180,7 +172,7 @@ class TestFaults:
                     simulation.links[1].cut()
 
             with pytest.raises(RingError) as caught:
-                train(ring, few, RUN, on_step=cut, on_repeat=said.append)
+                train(ring, third, RUN, on_step=cut, on_repeat=said.append)
             assert str(caught.value).startswith(
                 "step 3 failed 4 times in a row, which is no passing disturbance: check the links of the ring; the "
                 "last time fused-update failed: the link from node 1 to node 2 has not delivered ")
@@ -188,7 +180,7 @@ class TestFaults:
             assert len(said) == REPEATS
             simulation.links[1].mend()
             ring.recover()
-            assert train(ring, few, dataclasses.replace(RUN, epochs=1)).bit_exact is True
+            assert train(ring, third, dataclasses.replace(RUN, epochs=1)).bit_exact is True
 
 
 class Failing:
@@ -217,44 +209,44 @@ class TestTries:
 
     CONFIG = TrainingConfig(epochs=2, batch=100, hidden=(), optimizer=SGD(learning_rate=1.2), density=0.3)
 
-    def run(self, few, name="collectives.fused_update", numbers=(), *, config=CONFIG, **options):
+    def run(self, third, name="collectives.fused_update", numbers=(), *, config=CONFIG, **options):
         ring, said = golden_ring(), []
         failing = Failing(ring, name, numbers, **options)
-        training = train(ring, few, config, on_repeat=said.append)
+        training = train(ring, third, config, on_repeat=said.append)
         return digest(ring, config, training.parameters), training, said, failing.calls
 
     @pytest.mark.parametrize(("name", "numbers"), [
         ("collectives.fused_update", (1, 2, 3)), ("collectives.fused_update", (2, 4, 6, 8, 10)),
         ("local.sparsify", (1, 3, 4)), ("collectives.distribute", (1, 2)),
         ("collectives.fused_update", (10, 11, 12))])
-    def test_same_bits(self, few, name, numbers):
+    def test_same_bits(self, third, name, numbers):
         """Failures as often as allowed: in the first step, the last, and the distribution of the first weights."""
-        clean, expected, _, calls = self.run(few, name)
-        found, training, said, more = self.run(few, name, numbers)
+        clean, expected, _, calls = self.run(third, name)
+        found, training, said, more = self.run(third, name, numbers)
         assert found == clean
         assert figures(training) == figures(expected)
         assert training.bit_exact is True
         assert training.repeats == len(said) == len(numbers) == more - calls
 
-    def test_without_comparison(self, few):
+    def test_without_comparison(self, third):
         config = dataclasses.replace(self.CONFIG, check=False)
-        clean, expected, _, _ = self.run(few, config=config)
-        found, training, said, _ = self.run(few, numbers=(3, 4), config=config)
+        clean, expected, _, _ = self.run(third, config=config)
+        found, training, said, _ = self.run(third, numbers=(3, 4), config=config)
         assert (found, figures(training)) == (clean, figures(expected))
         assert said == ["step 3 is repeated: it failed: so it did"] * 2
 
     @pytest.mark.parametrize(("name", "what"), [
         ("collectives.fused_update", "step 2"), ("local.sparsify", "step 2"),
         ("collectives.distribute", "distribution of the first weights")])
-    def test_limit(self, few, name, what):
+    def test_limit(self, third, name, what):
         first = 1 if name == "collectives.distribute" else 2
         with pytest.raises(RingError, match=rf"^{what} failed 4 times in a row, .*; the last time it failed: so it "):
-            self.run(few, name, range(first, first + 1 + REPEATS))
+            self.run(third, name, range(first, first + 1 + REPEATS))
 
     @pytest.mark.parametrize("status", [EventStatus.BAD_LENGTH, EventStatus.BAD_RULE])
-    def test_refused_commands_are_not_repeated(self, few, status):
+    def test_refused_commands_are_not_repeated(self, third, status):
         with pytest.raises(RingError, match=r"^it failed: so it did\nnode by node$"):
-            self.run(few, numbers=(2,), status=status)
+            self.run(third, numbers=(2,), status=status)
 
 
 def test_masks():

@@ -18,7 +18,6 @@ from host.training.workloads import Classifier
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.session import Elapsed, TransportName, open_session
 from tests.host import rings
-from tests.host.training.test_recovery import few  # noqa: F401
 
 DEFAULT, MASTERS, CODEBOOK, REDUCED = (rings.CONFIGS[name] for name in ("default", "mx9", "table", "int16"))
 
@@ -166,13 +165,13 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_training(name, few):  # noqa: F811
+def test_training(name, third):
     """Trained both ways: every weight, every command's cycles, and cycles of the ports as computed are equal."""
     config, run, nodes = RUNS[name]
     outcomes = []
     for host_port in (True, False):
         with open_nodes(config, nodes, host_port=host_port) as (ring, simulation, time):
-            task, begun = Classifier(few, ()), time.now
+            task, begun = Classifier(third, ()), time.now
             training = train(ring, task, run)
             assert training.bit_exact is True
             content = [simulation.memory(node, space).tobytes() for node in range(nodes)

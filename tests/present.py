@@ -1,0 +1,14 @@
+"""Tests of what needs features, in a copy without some of them."""
+
+import pytest
+
+from hdl.registry import FEATURES
+
+__all__ = ["needs"]
+
+
+def needs(*features, what="This test"):
+    """Skip a test, or all tests of a module that is collected, unless all these features are in this copy."""
+    for feature in features:
+        if feature not in FEATURES:
+            pytest.skip(f"{what} needs feature {feature}, which is not in this copy", allow_module_level=True)
