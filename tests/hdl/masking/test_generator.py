@@ -107,16 +107,6 @@ def test_largest_matrix(lanes):
     np.testing.assert_array_equal(got, want)
 
 
-def test_model_cycles():
-    """The model's cycles are as worked out by hand, for jobs of two, no and one beats."""
-    jobs = [model.Job(rows=2, columns=1), model.Job(rows=0, columns=1), model.Job(rows=1, columns=1)]
-    ready = np.arange(12) != 5
-    trace = masking_cycles.trace_generator(jobs, lanes=1, willing=np.ones(12, bool), ready=ready)
-    assert np.flatnonzero(trace.jobs_valid).tolist() == [0, 1, 2, 3]
-    assert np.flatnonzero(trace.jobs_ready).tolist() == [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
-    assert trace.offered.tolist() == [-1, -1, -1, -1, 0, 1, 1, 2, -1, -1, -1, -1]
-
-
 def test_golden_fields():
     """The model's mask has the layout's fields, in the same order."""
     assert [field.name for field in dataclasses.fields(model.Mask)] == [name for name, _ in mask_layout(8)]

@@ -44,15 +44,6 @@ BENCH = UnitBench(lambda lanes: Decoder(lanes=lanes), _model, _drive)
 test_lockstep = BENCH.lockstep([(lanes,) for lanes in LANES], count=6_000)
 
 
-def test_model_by_hand():
-    # Mask and value are accepted at 0 and 1, the first of four beats is offered at 4, and taken at 5.
-    ready = np.ones(12, bool)
-    ready[4] = False
-    trace = cycles.trace_decoder([1 << 17, 9], lanes=8, depth=16, willing=np.ones(12, bool), ready=ready)
-    assert trace.i_ready.all()
-    assert trace.offered.tolist() == [-1] * 4 + [0, 0, 1, 2, 3] + [-1] * 3
-
-
 @pytest.mark.parametrize("density", DENSITIES)
 @pytest.mark.parametrize("lanes", LANES)
 def test_decoder_throughput(lanes, density):

@@ -77,18 +77,6 @@ BENCH = UnitBench(lambda lanes: Encoder(lanes=lanes), _model, _drive)
 test_lockstep = BENCH.lockstep([(lanes,) for lanes in LANES], count=6_000)
 
 
-def test_model_by_hand():
-    # Two beats of four of one group: held at 1 and 2, six of zeros at 3 to 8, the mask from 10 on, taken at 11.
-    ready = np.ones(16, bool)
-    ready[10] = False
-    trace = cycles.trace_encoder([[5, 0, 0, 6], [0, 0, 7, 9]], [[1, 1, 1, 1], [1, 1, 1, 0]], [0, 1], depth=16,
-                                 willing=np.ones(16, bool), ready=ready)
-    assert np.flatnonzero(trace.i_valid).tolist() == [0, 1]
-    assert np.flatnonzero(trace.i_ready).tolist() == [0, 1, *range(8, 16)]
-    assert trace.offered[10:15].tolist() == [0, 0, 1, 2, 3]
-    assert np.count_nonzero(trace.o_valid) == 5
-
-
 @pytest.mark.parametrize("density", DENSITIES)
 @pytest.mark.parametrize("lanes", LANES)
 def test_encoder_throughput(lanes, density):
