@@ -117,8 +117,15 @@ def _make(lanes):
     return MaskCircuit(lanes=lanes, width=WIDTHS[lanes], index_bits=masks.INDEX_BITS)
 
 
+def _malformed(generator, lanes):
+    """Packets of which many are shorter or longer than their jobs."""
+    return _spoil(_case(generator, masks.jobs(generator, 80, limit=6, empty=0.1), lanes), generator).drive()
+
+
 BENCH = UnitBench(_make, _model, _drive, rate=0.7)
-test_lockstep = BENCH.lockstep([(lanes,) for lanes in masks.LANES], count=1_200, seeds=4, least=10)
+LANES = [(lanes,) for lanes in masks.LANES]
+test_lockstep = BENCH.lockstep(LANES, count=1_200, seeds=4, least=10)
+test_reset_in_a_job = BENCH.resets(LANES, (3, 5, 6, 7, 8, 9, 12, 40), count=1_200, drive=_malformed)
 test_cocotb = BENCH.cocotb([(2,), (16,)], cut=10, drive=functools.partial(_drive, count=12))
 
 
@@ -166,19 +173,6 @@ def test_kinds(lanes):
 
 
 @pytest.mark.parametrize("lanes", masks.LANES)
-def test_batches(lanes):
-    """Batches of matrices of uneven sizes are masked."""
-    generator = np.random.default_rng(lanes)
-    jobs = [model.Job(rows=rows, columns=columns, count=count, mask=masks.mask(
-        generator, {"triangle": count == 2, "external": count == 3}, rows, columns))
-        for rows, columns in ((1, 1), (3, 5), (7, 17), (23, 31), (10, 70)) for count in (1, 2, 3, 7)]
-    case = _case(generator, jobs, lanes)
-    when, got = moved(case.run(cycles=len(case.last) + 50))
-    np.testing.assert_array_equal(got, case.expected(_pairs(case)))
-    assert when.tolist() == list(range(MaskCircuit.latency, MaskCircuit.latency + len(got)))
-
-
-@pytest.mark.parametrize("lanes", masks.LANES)
 def test_generated_is_external(lanes):
     """A generated mask and the same mask from memory give the same beats, for all kinds."""
     generator = np.random.default_rng(lanes)
@@ -197,17 +191,6 @@ def test_generated_is_external(lanes):
     assert [trace["fetched"].sum() for trace in traces] == [0, sum(-(-job.elements // 32) for job in made)]
 
 
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_words_of_square_matrices(lanes):
-    """An external mask takes N * N / 32 words, and a generated one none."""
-    for size in (32, 64):
-        for kinds, words in (({"external": True}, size * size // 32), ({"triangle": True}, 0)):
-            case = _case(np.random.default_rng(size), [
-                model.Job(rows=size, columns=size, mask=model.Mask(**kinds))], lanes)
-            trace = case.run(cycles=len(case.last) + 20, spare=5)
-            assert trace["fetched"].sum() == trace["words__ready"].sum() == words
-
-
 # --- data that ends too early or too late
 
 
@@ -215,9 +198,9 @@ def test_words_of_square_matrices(lanes):
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_malformed_lockstep(lanes, seed):
     generator = np.random.default_rng(seed)
-    case = _spoil(_case(generator, masks.jobs(generator, 80, limit=6, empty=0.1), lanes), generator)
+    drive = _malformed(generator, lanes)
     kinds = dict(zip(("i", "o", "jobs", "words"), generator.choice(STALLS, 4), strict=True))
-    run = BENCH.check((lanes,), seed=seed, kinds=kinds, count=4_000, drive=case.drive())
+    run = BENCH.check((lanes,), seed=seed, kinds=kinds, count=4_000, drive=drive)
     assert run.trace["error"].sum() > 1
 
 
@@ -243,17 +226,3 @@ def test_one_packet_is_malformed(lanes, difference, external):
     assert trace["error"].sum() == 1
     assert trace["fetched"].sum() == len(case.words)
     assert len(moved(trace, "i")[0]) == len(case.last)
-
-
-@pytest.mark.parametrize("lanes", masks.LANES)
-@pytest.mark.parametrize("given", [3, 5, 6, 7, 8, 9, 12, 40])
-def test_reset_in_a_job(lanes, given):
-    """A reset discards jobs, mask beats, the rest of a word, and a packet that is being discarded."""
-    generator = np.random.default_rng(given)
-    job = model.Job(rows=4, columns=33, mask=model.Mask(external=True))
-    broken = _case(generator, [job, job], lanes)
-    broken.last[:] = given % 2  # the first beat of the data ends its packet, or none does
-    broken.run(cycles=given)
-    case = _case(generator, masks.jobs(generator, 10), lanes)
-    _, got = moved(case.run(cycles=len(case.last) + 20))
-    np.testing.assert_array_equal(got, case.expected(_pairs(case)))

@@ -12,7 +12,7 @@ from hdl.control.protocol import EventStatus, Operation, command_layout
 from hdl.masking.circuit import MaskCircuit
 from hdl.masking.engine import MaskEngine, counts_layout, mask_cycles, sparsify_cycles
 from hdl.masking.magnitude import MagnitudeMask
-from hdl.masking.mask import INDEX_BITS, KINDS
+from hdl.masking.mask import INDEX_BITS
 from hdl.row_transfer import RowReader
 from sim.golden import masking as model
 from sim.verilated.vectors import Feed, Unit, pack
@@ -161,30 +161,6 @@ def test_cycles_of_given_jobs(lanes, shapes, cycles, external):
     assert (latency, found["cycles"]) == (15, latency + cycles)
     assert case.cycles() == found["cycles"]
     case.check(bench)
-
-
-@pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "external"])
-def test_generated_is_external(lanes, kind):
-    """A generated mask, which takes no word, and the same mask from memory give the same memory, event and cycles."""
-    generator = np.random.default_rng(lanes)
-    made = [model.Job(rows=rows, columns=columns, count=count, mask=masks.mask(
-        generator, {kind: True}, rows, columns)) for rows, columns, count in ((9, 11, 2), (1, 33, 1), (16, 16, 3))]
-    first = Case(lanes, made, 1)
-    fetched = [dataclasses.replace(job, mask=model.Mask(external=True)) for job in made]
-    second = Case(lanes, fetched, 1)
-    words = np.concatenate([model.words(kept) for kept in first.kept])
-    second.weights[second.state_base:second.state_base + len(words)] = words
-    second.kept = first.kept
-    bench = unit(lanes)
-    results = []
-    for case in (first, second):
-        case.fill(bench)
-        results.append(run(bench, case.command()))
-        case.check(bench)
-    assert results[0][0] == results[1][0]
-    assert results[0][1]["mask_words_fetched"] == 0
-    assert results[1][1]["mask_words_fetched"] == sum(-(-job.elements // 32) for job in made) == len(words)
 
 
 @pytest.mark.parametrize("lanes", LANES)

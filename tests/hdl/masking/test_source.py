@@ -81,16 +81,3 @@ def test_a_word_is_taken_with_the_first_beat_that_needs_it(lanes):
     beats = model.mask_beats([job], lanes, kept)
     trace = _run(lanes, model.mask_beats([job], lanes), np.concatenate([words, _SPARE]), cycles=len(beats) + 10)
     assert moved(trace, "words")[0].tolist() == np.flatnonzero(beats.word).tolist()
-
-
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_without_external(lanes):
-    """Beats that are not external pass unchanged and take no word, also between external jobs."""
-    generator = np.random.default_rng(lanes)
-    jobs = masks.jobs(generator, 60)
-    assert 10 < sum(job.mask.external for job in jobs) < 50
-    words, kept = masks.external_all(generator, jobs)
-    want = model.mask_beats(jobs, lanes, kept)
-    trace = _run(lanes, model.mask_beats(jobs, lanes), np.concatenate([words, _SPARE]), cycles=len(want) + 10)
-    np.testing.assert_array_equal(moved(trace)[1], masks.mask_rows(want, external=False))
-    assert len(moved(trace, "words")[0]) == len(words)

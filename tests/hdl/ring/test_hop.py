@@ -20,7 +20,8 @@ from sim import regression
 from sim.golden.packet import ABORT, Header, Refusal
 from sim.payload import to_int
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start
-from tests.hdl.ring.links import PACKET_WORDS, framed, random_packets, starting, wait_for
+from tests.hdl.ring.links import PACKET_WORDS, framed, random_packets, starting
+from tests.hdl.ring.packets import wait_for
 
 # ---- Both ends, with a long wire between them
 

@@ -13,7 +13,8 @@ from hdl.ring.link import LinkReceiver, LinkTransmitter
 from hdl.streams.stream import word_layout
 from sim import regression
 from sim.streams import STALLS, Monitor, Sink, cycles, stalls, start
-from tests.hdl.ring.links import PACKET_WORDS, framed, random_packets, starting, wait_for
+from tests.hdl.ring.links import PACKET_WORDS, framed, random_packets, starting
+from tests.hdl.ring.packets import wait_for
 
 SEGMENTS = 3
 

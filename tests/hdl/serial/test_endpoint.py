@@ -12,6 +12,7 @@ from hdl.streams.stream import word_layout
 from sim import regression
 from sim.payload import from_int, to_int
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start
+from tests.hdl.ring.links import framed
 
 BUFFER, FRAME = 16, 4
 NUMBER, NODES = 1, 3
@@ -81,10 +82,6 @@ class Wire:
         return header, words
 
 
-def beats(packets):
-    return [{"data": word, "last": int(n == len(words) - 1)} for words in packets for n, word in enumerate(words)]
-
-
 async def start_endpoint(dut, *, sink="none", source="none", seed=1):
     wire = Wire(dut)
     dut.to_node__ready.value = dut.from_node__valid.value = 0
@@ -118,7 +115,7 @@ async def takes_each_frame_once(dut):
     await wire.send([8, 8], sequence=4, node=2)
     assert await wire.take() is None
     await wire.send([5, 6], sequence=4, last=True)
-    assert await node.receive(6) == beats([[1, 2, 3, 4, 5, 6]])
+    assert await node.receive(6) == framed([[1, 2, 3, 4, 5, 6]])
     header, _ = await wire.take()
     assert (header["acknowledged"], header["reply"], header["node"]) == (6, 1, NUMBER)
 
@@ -138,14 +135,14 @@ async def keeps_to_its_room(dut):
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER * 3 // 2)
     await wire.send([16, 17], sequence=BUFFER, last=True)
     rest = await node.receive(BUFFER // 2 + 2)
-    assert rest == beats([list(range(BUFFER // 2, BUFFER + 2))])
+    assert rest == framed([list(range(BUFFER // 2, BUFFER + 2))])
 
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def sends_again_what_is_not_acknowledged(dut):
     wire, _, answers = await start_endpoint(dut)
     packets = [[10, 11, 12, 13, 14], [20]]
-    cocotb.start_soon(answers.send(beats(packets)))
+    cocotb.start_soon(answers.send(framed(packets)))
     expected = [(0, 0, [10, 11, 12, 13]), (4, 1, [14]), (5, 1, [20])]
 
     async def frames(count):
@@ -170,7 +167,7 @@ async def sends_again_what_is_not_acknowledged(dut):
     header, _ = await wire.take()
     assert header["sequence"] == 6
     # The node waits when the buffer of unacknowledged words is full.
-    sending = cocotb.start_soon(answers.send(beats([list(range(BUFFER + 3))])))
+    sending = cocotb.start_soon(answers.send(framed([list(range(BUFFER + 3))])))
     assert len(await frames(BUFFER // FRAME)) == BUFFER // FRAME
     assert await wire.take() is None
     assert not sending.done()
@@ -193,7 +190,7 @@ async def begins_anew(dut):
     # The node has a request and a part of another one, whose rest is in the buffer and never reaches the node.
     await wire.send([1, 2], sequence=0, last=True)
     await wire.send([3, 4, 5], sequence=2)
-    assert await node.receive(3) == [*beats([[1, 2]]), {"data": 3, "last": 0}]
+    assert await node.receive(3) == [*framed([[1, 2]]), {"data": 3, "last": 0}]
     await wire.send(kind=FrameKind.OPEN.value, sequence=0x1234)
     ends = []
     while not ends or not ends[-1]["last"]:
@@ -203,12 +200,12 @@ async def begins_anew(dut):
         assert taken[0]["kind"] == FrameKind.DATA.value  # sent before the OPEN
     assert int(dut.busy.value)
     # Two responses are due, and are discarded.
-    await answers.send(beats([[50, 51, 52], list(range(40))]))
+    await answers.send(framed([[50, 51, 52], list(range(40))]))
     header, _ = await wire.take()
     assert (header["kind"], header["sequence"]) == (FrameKind.OPEN.value, 0x1234)
     await wire.send([6], sequence=0, last=True)
-    assert await node.receive(1) == beats([[6]])
-    await answers.send(beats([[60]]))
+    assert await node.receive(1) == framed([[6]])
+    await answers.send(framed([[60]]))
     header, words = await wire.take()
     if not words:  # the acknowledgement came first
         header, words = await wire.take()
@@ -237,7 +234,7 @@ async def loses_nothing(dut):
     async def serve():
         for response in responses:
             executed.append([beat["data"] for beat in await node.packet()])
-            await answers.send(beats([response]))
+            await answers.send(framed([response]))
 
     cocotb.start_soon(serve())
     position = acknowledged = expected = limit = 0

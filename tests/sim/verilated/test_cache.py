@@ -34,20 +34,6 @@ def built(folder):
     return [path.name for path in folder.iterdir() if path.name not in (".lock", ".users")]
 
 
-def test_builds_once(folder):
-    calls = []
-
-    def build(fresh):
-        calls.append(fresh)
-        (fresh / "product").write_text("done")
-
-    for _ in range(2):
-        directory = cached(folder / entry("thing"), build)
-        assert (directory / "product").read_text() == "done"
-    assert len(calls) == 1
-    assert built(folder) == [entry("thing")]
-
-
 def test_keeps_nothing_of_a_failure(folder):
     def build(fresh):
         (fresh / "half").write_text("half")
@@ -77,7 +63,6 @@ def test_waits_for_another(folder):
     assert found == ["done"] * 3
     assert len(calls) == 1
     assert built(folder) == [entry("thing")]
-
 
 
 class Builds:

@@ -1,6 +1,5 @@
 """Several processes with one cache: killed in the middle of a build, at once, and while entries are removed."""
 
-import json
 import subprocess
 import sys
 import time
@@ -9,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sim.verilated import cache_bound, cache_content, cache_folder
-from sim.verilated.cache import cached, complete
-from sim.verilated.cache_entries import MANIFEST, remove
+from sim.verilated.cache import complete
+from sim.verilated.cache_entries import remove
 
 ROOT = Path(__file__).parents[3]
 
@@ -240,15 +239,3 @@ def test_many_want_and_remove_the_same(cache):
     cache_content.prune(most=-1)
     assert cache_content.entries() == []
     assert left(cache) == []
-
-
-def test_manifest_names_every_file(cache):
-    """Every file of an entry has a digest."""
-    def build(folder):
-        (folder / "obj").mkdir()
-        (folder / "obj" / "part.o").write_text("part")
-        (folder / "ring.so").write_text("ring")
-
-    path = cached(entry("verilog", "a"), build)
-    assert json.loads((path / MANIFEST).read_text()).keys() == {"ring.so"}
-    assert sorted(file.name for file in path.iterdir()) == [MANIFEST, "ring.so"]
