@@ -297,7 +297,7 @@ def test_cocotb(rule, kind):
     sent = {name: beats(stream, layout) for name, stream in fills.items()}
     sent["command"] = pack(command_layout(model.workers, model.depth), {
         "count": [burst.count for burst in bursts], "active": [burst.active for burst in bursts]})
-    wanted = {name: pack(layout, {field: getattr(rows, field) for field in ("elements", "keep", "last")})
+    wanted = {name: pack(layout, {"elements": rows.elements.reshape(-1, 2), "keep": rows.keep, "last": rows.last})
               for name, rows in model.run(bursts, scalars, fills, stalls={}, cycles=1).rows.items()}
     under_cocotb(component, kind, sent, {name: (rows, kept(rows, model.lanes)) for name, rows in wanted.items()},
                  inputs={"settings": settings_bits(component, scalars)})
