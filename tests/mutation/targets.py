@@ -14,30 +14,16 @@ from tests.mutation.units import UNITS
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Target: a file of hdl/ with its units and tests.
+    """Target: a file of hdl/ with its units and tests."""
 
-    Members
-    -------
-    file : str
-        Path from the root of the tree.
-    units : callable
-        Function that returns components of the file by name, and imports the modules that it needs.
-    tests : tuple of str
-        Files of tests.
-    first : dict
-        Beginnings of the names of the tests that come first if a unit has changed, by the unit's name.
-    rest : bool
-        Run all other tests of the files as well.
-    cost : int
-        Divisor of the number of mutants, for files whose tests are expensive.
-    """
-
-    file: str
+    file: str  # path from the root of the tree
+    #: Function that returns components of the file by name, and imports the modules that it needs.
     units: Callable[[], dict[str, Any]]
-    tests: tuple[str, ...]
+    tests: tuple[str, ...]  # files of tests
+    #: Beginnings of the names of the tests that come first if a unit has changed, by the unit's name.
     first: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    rest: bool = True
-    cost: int = 1
+    rest: bool = True  # run all other tests of the files as well
+    cost: int = 1  # divisor of the number of mutants, for files whose tests are expensive
 
 
 _CODING = "tests/hdl/compression"
