@@ -8,20 +8,20 @@ import pytest
 
 from hdl.compression import registry as gateware
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
-from hdl.compression.words import WordEncoder
 from hdl.streams.rows import RowSerializer
 from hdl.streams.stream import SkidBuffer, word_layout
 from sim.golden import floating
 from sim.golden.codecs import GRADIENT_CODECS
+from sim.golden.ring import canonical
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
+from tests.hdl.compression import units
 from tests.hdl.compression.packets import beats as rows
 from tests.hdl.compression.packets import taken as taken_packets
 from tests.refusals import refused, refuses
 from tests.traces import taken
 
 CYCLES = 20_000
-SPECIAL = np.array([0, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 1, 0x7F7F_FFFF, 0xFF7F_FFFF], np.uint32)
 
 
 @functools.cache
@@ -35,9 +35,8 @@ def encoder(name, lanes):
 
 
 def elements(generator, count):
-    """Numbers near each other, and now and then one of any kind."""
-    values = generator.standard_normal(count).astype(np.float32).view(np.uint32)
-    return np.where(generator.random(count) < 0.01, generator.choice(SPECIAL, count), values).astype(np.uint32)
+    """Canonical numbers."""
+    return canonical(units.elements(generator, count))
 
 
 def lengths(generator):
@@ -211,14 +210,3 @@ class TestFeedbackEncoder:
 
     def test_refused(self):
         refuses("Lane count must be 1, 2, 4 or 8, not 3", FeedbackEncoder, codec=gateware.CODECS["mx9"], lanes=3)
-
-
-class TestRaw:
-    @pytest.mark.parametrize("lanes", [1, 4])
-    def test_words(self, lanes):
-        generator = np.random.default_rng(7)
-        given = [elements(generator, count) for count in lengths(generator)]
-        unit = Unit(WordEncoder(codec=gateware.GRADIENT_CODECS["raw"], lanes=lanes))
-        trace = unit.lockstep(sources={"i": Feed(rows(given, lanes), stall_array("geometric", CYCLES, seed=1))},
-                              sinks={"o": stall_array("geometric", CYCLES, seed=2)})
-        assert taken(trace, "o", word_layout())[1]["data"].tolist() == np.concatenate(given).tolist()

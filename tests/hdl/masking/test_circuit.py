@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from hdl.masking.circuit import MaskCircuit
-from hdl.masking.mask import job_layout
-from hdl.streams.stream import beat_layout
 from sim.golden import masking as model
 from sim.streams import STALLS
 from sim.verilated.vectors import Feed
@@ -144,14 +142,6 @@ test_index_bits = refused_values(MaskCircuit, {"lanes": 4}, "index_bits", [0, 4,
                                  "Index width must be 5 to 16 bits")
 
 
-def test_ports():
-    component = MaskCircuit(lanes=16, width=8, index_bits=9)
-    assert (component.lanes, component.width, component.index_bits) == (16, 8, 9)
-    assert component.jobs.payload.shape() == job_layout(9)
-    assert component.i.payload.shape() == component.o.payload.shape() == beat_layout(16, 8)
-    assert (MaskCircuit.latency, MaskCircuit.data_latency) == (8, 1)
-
-
 # --- values, counters, latency and throughput
 
 
@@ -170,25 +160,6 @@ def test_kinds(lanes):
     assert trace["fetched"].sum() == sum(model.words_fetched(job) for job in jobs)
     assert trace["masked"].sum() == sum((~kept).sum() for kept in case.kept)
     assert not trace["error"].any()
-
-
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_generated_is_external(lanes):
-    """A generated mask and the same mask from memory give the same beats, for all kinds."""
-    generator = np.random.default_rng(lanes)
-    made = [model.Job(rows=rows, columns=columns, count=2, mask=masks.mask(generator, enables, rows, columns))
-            for enables in masks.COMBINATIONS if not enables["external"]
-            for rows, columns in ((1, 1), (5, 33), (9, 7), (32, 32))]
-    case = _case(generator, made, lanes)
-    fetched = dataclasses.replace(
-        case, jobs=[dataclasses.replace(job, mask=model.Mask(external=True)) for job in made],
-        words=np.concatenate([model.words(kept) for kept in case.kept]))
-    traces = [each.run(cycles=len(case.last) + 20, spare=10) for each in (case, fetched)]
-    for name in ("o__valid", "masked"):
-        np.testing.assert_array_equal(traces[0][name], traces[1][name], name)
-    # The payload of a cycle without a beat depends on the registers before the reset.
-    np.testing.assert_array_equal(*(moved(trace)[1] for trace in traces))
-    assert [trace["fetched"].sum() for trace in traces] == [0, sum(-(-job.elements // 32) for job in made)]
 
 
 # --- data that ends too early or too late

@@ -7,7 +7,6 @@ import pytest
 
 from hdl.floating.format import FP32
 from hdl.masking.magnitude import MagnitudeMask
-from hdl.streams.stream import beat_layout
 from sim.golden import floating
 from sim.golden import masking as model
 from sim.streams import STALLS
@@ -72,28 +71,11 @@ def _expected(gradients, errors, threshold):
             (small & gradients.keep).sum(axis=1))
 
 
-def _run(lanes, gradients, errors, threshold, *, cycles, reset=True, **sinks):
-    unit = BENCH.unit(lanes)
-    if reset:
-        unit.reset()
-    return unit.lockstep(sources={"gradients": Feed(gradients.rows), "errors": Feed(errors.rows)},
-                         sinks={"kept": True, "dropped": True, **sinks}, cycles=cycles,
-                         inputs={"threshold": threshold})
-
-
 # --- construction
 
 
 test_lanes = refused_values(MagnitudeMask, {}, "lanes", [0, 3, 32, 4.0, "4", None],
                             "Lane count must be 1, 2, 4, 8 or 16")
-
-
-def test_ports():
-    component = MagnitudeMask(lanes=8)
-    assert component.lanes == 8
-    for port in (component.gradients, component.errors, component.kept, component.dropped):
-        assert port.payload.shape() == beat_layout(8)
-    assert (MagnitudeMask.latency, MagnitudeMask.threshold_latency, MagnitudeMask.depth) == (10, 7, 17)
 
 
 # --- values, latency and throughput
@@ -111,7 +93,10 @@ def test_corners(lanes, threshold):
     keep, last = np.ones((count, lanes), bool), np.zeros(count, bool)
     keep[-1, 1:], last[-1] = False, True
     gradients, errors = (_Beats(values.reshape(count, lanes), keep, last) for values in (a, b))
-    trace = _run(lanes, gradients, errors, threshold, cycles=count + 20)
+    unit = BENCH.unit(lanes)
+    unit.reset()
+    trace = unit.lockstep(sources={"gradients": Feed(gradients.rows), "errors": Feed(errors.rows)},
+                          sinks={"kept": True, "dropped": True}, cycles=count + 20, inputs={"threshold": threshold})
     kept, dropped, replaced = _expected(gradients, errors, threshold)
     for name, want in (("kept", kept), ("dropped", dropped)):
         when, got = moved(trace, name)
@@ -183,18 +168,3 @@ def test_lockstep(lanes, pattern):
     drive = _drive(np.random.default_rng(seed), lanes, COUNT if seed % 2 else 300, more=seed % 3)
     run = BENCH.check((lanes,), seed=seed, kinds=kinds, count=COUNT, drive=drive)
     assert len(run.moves("gradients")) > 30
-
-
-@pytest.mark.parametrize("stalled", ["kept", "dropped"])
-def test_one_output_stalls(stalled):
-    """An output goes on for as many beats as a queue holds, and no more, while the other one stalls."""
-    gradients, errors = _beats(np.random.default_rng(1), 100, 4)
-    never = np.zeros(200, bool)
-    free = "dropped" if stalled == "kept" else "kept"
-    trace = _run(4, gradients, errors, 0x3F80_0000, cycles=200, **{stalled: never})
-    assert len(moved(trace, "gradients")[0]) == len(moved(trace, "errors")[0]) == MagnitudeMask.depth
-    assert len(moved(trace, free)[0]) == MagnitudeMask.depth
-    assert trace[f"{stalled}__valid"].any()
-    assert not len(moved(trace, stalled)[0])
-    trace = _run(4, gradients, errors, 0x3F80_0000, cycles=30, reset=False)
-    assert len(moved(trace, stalled)[0]) == 30
