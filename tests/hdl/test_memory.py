@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.control.protocol import access_layout
 from hdl.group import GROUP
 from hdl.host_access import HostAccess
-from hdl.memory import READ_LATENCY, LanedMemory, job_layout
+from hdl.memory import LanedMemory, job_layout
 from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.stream import beat_layout, connect_stream, word_layout
 from sim.golden.ring import canonical, places
@@ -120,56 +120,6 @@ test_constructor_errors = refused(LanedMemory, {"rows": 8, "lanes": 4, "readers"
 ])
 test_reader_holds_a_beat = refused_values(RowReader, {"rows": ROWS, "lanes": 4, "elements": ELEMENTS}, "depth",
                                           [0, -1, None], "Reader depth must be a positive integer")
-
-
-@pytest.mark.parametrize(("readers", "writers"), [(1, 1), (3, 2), (4, 3)])
-def test_read_beside_write(readers, writers):
-    """A read returns all writes of the cycles before its grant, and waits if one was in the last of them."""
-    rows, lanes, cycles = 3, 2, 4000
-    unit = Unit(LanedMemory(rows=rows, lanes=lanes, readers=readers, writers=writers, watched=True))
-    unit.reset()
-    generator = np.random.default_rng(readers)
-    asks, offers = generator.random((readers, cycles)) < 0.6, generator.random((writers, cycles)) < 0.4
-    read_row = generator.integers(0, rows, (readers, cycles))
-    write_row = generator.integers(0, rows, (writers, cycles))
-    words = generator.integers(0, 1 << 32, (writers, cycles, lanes), dtype=np.uint64)
-    keep = generator.integers(0, 1 << lanes, (writers, cycles))
-    inputs = {}
-    for n in range(readers):
-        inputs |= {f"read__{n}__valid": asks[n], f"read__{n}__row": read_row[n]}
-    for n in range(writers):
-        inputs |= {f"write__{n}__valid": offers[n], f"write__{n}__row": write_row[n],
-                   f"write__{n}__elements": words[n, :, 0] | words[n, :, 1] << np.uint64(32),
-                   f"write__{n}__keep": keep[n]}
-    trace = unit.run(inputs)
-
-    content = np.zeros((rows, lanes), np.uint64)
-    served, latest, waits = 0, None, 0
-    for cycle in range(cycles):
-        assert trace["written__valid"][cycle] == (latest is not None), f"{cycle=}"
-        assert latest is None or trace["written__row"][cycle] == latest, f"{cycle=}"
-        turns = [(served + 1 + n) % readers for n in range(readers)]
-        granted = next((n for n in turns if asks[n, cycle] and read_row[n, cycle] != latest), None)
-        waits += sum(asks[n, cycle] and read_row[n, cycle] == latest for n in range(readers))
-        for n in range(readers):
-            assert trace[f"read__{n}__ready"][cycle] == (n == granted), f"{cycle=}"
-            if cycle + READ_LATENCY < cycles:
-                assert trace[f"read__{n}__response"][cycle + READ_LATENCY] == (n == granted), f"{cycle=}"
-        if granted is not None:
-            served = granted
-            if cycle + READ_LATENCY < cycles:
-                elements = trace[f"read__{granted}__elements"][cycle + READ_LATENCY]
-                assert elements == content[read_row[granted, cycle]] @ (1, 1 << 32), f"{cycle=}"
-        latest = None
-        first = next((n for n in range(writers) if offers[n, cycle]), None)
-        for n in range(writers):
-            assert trace[f"write__{n}__ready"][cycle] == (not offers[:n, cycle].any()), f"{cycle=}"
-        if first is not None:
-            for lane in range(lanes):
-                if keep[first, cycle] >> lane & 1:
-                    content[write_row[first, cycle], lane] = words[first, cycle, lane]
-                    latest = write_row[first, cycle]
-    assert waits > 100
 
 
 def test_host_access(bench):

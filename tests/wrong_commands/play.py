@@ -37,10 +37,6 @@ class Outcome:
 class Family:
     """A process and its descendants, those that end up in other sessions included.
 
-    Parameters
-    ----------
-    process : int
-
     Members
     -------
     seconds : float

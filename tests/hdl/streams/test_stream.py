@@ -11,7 +11,6 @@ from hdl.streams.stream import Queue, SkidBuffer, beat_layout, connect_stream, w
 from sim import formal
 from sim.golden.stream import queue
 from sim.payload import pack
-from sim.verilated.vectors import Feed, Unit
 from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refused_values, refuses
 
@@ -105,16 +104,6 @@ FEW = [(1, None), (2, None), (5, None), (66, None)]
 test_lockstep = BENCH.lockstep([(), *CONFIGURATIONS], count=5_000, seeds=3)
 test_reset = BENCH.resets(FEW, (3, 7), count=200)
 test_cocotb = BENCH.cocotb(FEW, cut=7, drive=functools.partial(_drive, count=200))
-
-
-@pytest.mark.parametrize(("depth", "block"), CONFIGURATIONS)
-def test_latency_and_throughput(depth, block):
-    unit = Queue(shape=word_layout(), depth=depth, block=block)
-    count = 500
-    trace = Unit(unit).lockstep(sources={"i": Feed(np.arange(count))}, sinks={"o": True}, cycles=count + unit.latency)
-    assert trace["i__ready"].all()
-    assert not trace["o__valid"][:unit.latency].any()
-    assert trace["o__valid"][unit.latency:].all()
 
 
 # --- proofs

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.verilated import cache_bound, cache_content, cache_folder
+from sim.verilated import cache_bound, cache_content
 from sim.verilated.cache import complete
 from sim.verilated.cache_entries import remove
+from tests.sim.verilated.caches import entry
 
 ROOT = Path(__file__).parents[3]
 
@@ -159,13 +160,9 @@ sys.stdin.read()
 """
 
 
-def entry(kind, letter):
-    return cache_folder.folder(kind) / f"{letter}-{letter * 24}"
-
-
 def test_what_is_used_is_not_removed(cache, begin):
     """Neither by hand nor for the limit; once its user has ended, however it did, it is."""
-    path = entry("verilog", "a")
+    path = entry()
     process = begin(USER, path)
     lines_until(process, "used")
     assert remove(path) is False
