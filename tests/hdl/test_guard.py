@@ -42,7 +42,7 @@ def whole(row, base, size):
     return row + GROUP_ROWS * base if row < GROUP_ROWS * size else None
 
 
-def check(unit, generator, rows, cycles, *, readers, writers, window=None):
+def check(unit, generator, rows, cycles, *, readers, writers, window=None, throttled=False):
     """Check reads and writes beside each other: turns, words, zeros, and who has strayed.
 
     A read returns all writes of the cycles before its grant, and waits if one was in the last of them. With a window
@@ -53,7 +53,10 @@ def check(unit, generator, rows, cycles, *, readers, writers, window=None):
     read_rows, places = generator.choice(rows, (readers, cycles)), generator.choice(rows, (writers, cycles))
     words = generator.integers(1, 1 << 32, (writers, cycles, LANES), dtype=np.uint64)
     keep = generator.integers(0, 1 << LANES, (writers, cycles))
-    inputs = {} if window is None else {"window": np.full(cycles, window[0] | window[1] << 2)}
+    enables = generator.random(cycles) < (0.4 if throttled else 1)
+    inputs = {"enable": enables} if throttled else {}
+    if window is not None:
+        inputs["window"] = np.full(cycles, window[0] | window[1] << 2)
     for n in range(readers):
         inputs |= {f"read__{n}__valid": asks[n], f"read__{n}__row": read_rows[n]}
     for n in range(writers):
@@ -80,7 +83,7 @@ def check(unit, generator, rows, cycles, *, readers, writers, window=None):
                 waits = read_rows[n, cycle] % GROUP_ROWS == written % GROUP_ROWS
                 meetings += asks[n, cycle] and waits
             waited += asks[n, cycle] and waits
-            if asks[n, cycle] and not waits:
+            if asks[n, cycle] and not waits and enables[cycle]:
                 asking.append(n)
         for name, when in (("ready", cycle), ("response", cycle + READ_LATENCY)):
             assert [n for n in range(readers) if trace[f"read__{n}__{name}"][when]] == asking[:1], f"{cycle=}"
@@ -92,9 +95,10 @@ def check(unit, generator, rows, cycles, *, readers, writers, window=None):
             if row is None:
                 strays |= 1 << OWNERS[0][served]
                 zeros += 1
-        first = next((n for n in range(writers) if offers[n, cycle]), None)
+        first = next((n for n in range(writers) if offers[n, cycle] and enables[cycle]), None)
         for n in range(writers):
-            assert trace[f"write__{n}__ready"][cycle] == (not offers[:n, cycle].any()), f"{cycle=}"
+            ready = enables[cycle] and not offers[:n, cycle].any()
+            assert trace[f"write__{n}__ready"][cycle] == ready, f"{cycle=}"
         latest = landed = None
         if first is not None:
             host = first == writers - 1
@@ -109,10 +113,13 @@ def check(unit, generator, rows, cycles, *, readers, writers, window=None):
     return waited, zeros, meetings
 
 
-@pytest.mark.parametrize(("readers", "writers"), [(1, 1), (3, 2), (4, 3)])
-def test_memory(readers, writers):
-    unit = Unit(LanedMemory(rows=3, lanes=LANES, readers=readers, writers=writers, watched=True))
-    waited, *_ = check(unit, np.random.default_rng(readers), range(3), 4000, readers=readers, writers=writers)
+@pytest.mark.parametrize(("readers", "writers", "throttled"), [(1, 1, False), (3, 2, False), (4, 3, False),
+                                                               (2, 2, True)])
+def test_memory(readers, writers, throttled):
+    """With a throttle, ports are served in the cycles that it enables."""
+    options = {"readers": readers, "writers": writers, "throttled": throttled}
+    unit = Unit(LanedMemory(rows=3, lanes=LANES, watched=True, **options))
+    waited, *_ = check(unit, np.random.default_rng(readers), range(3), 4000, **options)
     assert waited > 100
 
 

@@ -149,8 +149,7 @@ _ALL = (
     Target("hdl/features/compute/memory_access.py", UNITS["memory_access"], (
         "tests/features/compute/test_memory_access.py",)),
     Target("hdl/guard.py", UNITS["guard"], ("tests/hdl/test_guard.py",)),
-    Target("hdl/memory.py", UNITS["memory"], ("tests/hdl/test_memory.py", "tests/hdl/test_guard.py",
-                                      "tests/hdl/test_throttled_units.py")),
+    Target("hdl/memory.py", UNITS["memory"], ("tests/hdl/test_memory.py", "tests/hdl/test_guard.py")),
     Target("hdl/features/far/guard.py", UNITS["far_guard"], ("tests/features/far/test_guard.py",)),
     Target("hdl/features/far/memories.py", UNITS["far_memories"], (
         "tests/features/far/test_memories.py", "tests/features/far/test_memories_proof.py"), {

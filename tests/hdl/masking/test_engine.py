@@ -311,12 +311,15 @@ def sparse_case(lanes, length, threshold, *, seed=0, gradient_base=64, weight_ba
         state_base=0xFFFFFFFF, rank=200, port=3)
 
 
-def sparsify(bench, memories, given, **options):
+def sparsify(bench, memories, after, given, **options):
+    """Event and counts of a SPARSIFY, whose memories are compared with those behind it."""
     bench.reset()
     for space, memory in enumerate(memories):
         fill(bench, space, memory)
     result = run(bench, given, **options)
-    return result, [content(bench, space, len(memory)) for space, memory in enumerate(memories)]
+    for space, memory in enumerate(after):
+        np.testing.assert_array_equal(content(bench, space, len(memory)), memory)
+    return result
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -326,9 +329,7 @@ def sparsify(bench, memories, given, **options):
 def test_sparsify(lanes, length, threshold):
     """SPARSIFY gives the expected values, counters and cycles, and leaves elements outside its range unchanged."""
     memories, after, dropped, given = sparse_case(lanes, length, threshold, seed=length)
-    ((found,), counts), contents = sparsify(unit(lanes), memories, given, threshold=threshold)
-    for got, expected in zip(contents, after, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    (found,), counts = sparsify(unit(lanes), memories, after, given, threshold=threshold)
     cycles = sparsify_cycles(length, lanes=lanes)
     assert cycles == -(-length // lanes) + 1 + RowReader.latency + 1 + MagnitudeMask.latency + 2
     assert found == event(EventStatus.OK, dropped, cycles)
@@ -340,10 +341,8 @@ def test_sparsify(lanes, length, threshold):
 @pytest.mark.parametrize("reading", [0, 1])
 def test_sparsify_while_the_host_reads(lanes, reading):
     memories, after, dropped, given = sparse_case(lanes, 900, THRESHOLD, seed=lanes)
-    ((found,), counts), contents = sparsify(unit(lanes), memories, given, reading=reading, cycles=9_000,
-                                            pattern="geometric")
-    for got, expected in zip(contents, after, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    (found,), counts = sparsify(unit(lanes), memories, after, given, reading=reading, cycles=9_000,
+                                pattern="geometric")
     assert (found["status"], found["detail"]) == (EventStatus.OK, dropped)
     assert counts["stall_memory"] > 0
 
@@ -376,7 +375,5 @@ def test_mask_alone():
 
 def test_sparsify_alone():
     memories, after, dropped, given = sparse_case(4, 500, THRESHOLD)
-    ((found,), _), contents = sparsify(unit(4, masking=False), memories, given)
-    for got, expected in zip(contents, after, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    (found,), _ = sparsify(unit(4, masking=False), memories, after, given)
     assert found == event(EventStatus.OK, dropped, sparsify_cycles(500, lanes=4))

@@ -49,13 +49,6 @@ def _run(lanes, jobs, *, cycles, index_bits=masks.INDEX_BITS):
     return unit.lockstep(sources={"jobs": Feed(masks.job_rows(jobs, index_bits))}, sinks={"o": True}, cycles=cycles)
 
 
-def test_ports():
-    component = MaskGenerator(lanes=16, index_bits=9)
-    assert (component.lanes, component.index_bits) == (16, 9)
-    assert component.jobs.payload.shape() == job_layout(9)
-    assert component.o.payload.shape() == mask_beat_layout(16)
-
-
 # --- every kind of mask
 
 

@@ -4,11 +4,9 @@ import itertools
 import numpy as np
 import pytest
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
-from amaranth.lib import stream, wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib import wiring
 
 from hdl.masking.multiplexer import MaskMultiplexer, masked_beat_layout
-from hdl.streams.stream import connect_stream
 from sim import formal
 from sim.golden.stream import queue
 from sim.payload import pack
@@ -64,22 +62,18 @@ class _Passes(wiring.Component):
 
     def __init__(self, lanes, width):
         self._unit = MaskMultiplexer(lanes=lanes, width=width)
-        super().__init__({
-            "alternative": In(width), "i": In(stream.Signature(self._unit.i.payload.shape())),
-            "o": Out(stream.Signature(self._unit.o.payload.shape()))})
+        super().__init__(self._unit.signature)
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = self._unit
-        connect_stream(m, self.i, unit.i)
-        connect_stream(m, unit.o, self.o)
+        wiring.connect(m, outer=wiring.flipped(self), unit=unit)
         taken = Signal.like(self.i.payload)
         instead = Signal.like(self.alternative)
         held = Signal()
         with m.If(self.i.ready):
             m.d.sync += [held.eq(self.i.valid), taken.eq(self.i.payload), instead.eq(self.alternative)]
         m.d.comb += [
-            unit.alternative.eq(self.alternative),
             Assume(~ResetSignal()),
             Assume(formal.holds(m, "i", self.i)),
             Assert(formal.holds(m, "o", self.o)),

@@ -5,7 +5,6 @@ import functools
 import numpy as np
 import pytest
 
-from hdl.masking.mask import mask_beat_layout
 from hdl.masking.source import MaskSource
 from sim.golden import masking as model
 from sim.verilated.vectors import Feed
@@ -47,12 +46,6 @@ def _run(lanes, beats, words, *, cycles):
     unit.reset()
     return unit.lockstep(sources={"i": Feed(masks.mask_rows(beats)), "words": Feed(words)}, sinks={"o": True},
                          cycles=cycles)
-
-
-def test_ports():
-    component = MaskSource(lanes=8)
-    assert component.lanes == 8
-    assert component.i.payload.shape() == component.o.payload.shape() == mask_beat_layout(8)
 
 
 # --- values

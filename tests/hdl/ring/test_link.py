@@ -2,6 +2,7 @@
 """Both ends of a link, each alone, in every cycle against a model: hdl/ring/link.py."""
 
 import dataclasses
+import functools
 import random
 from collections import deque
 
@@ -46,13 +47,13 @@ class Transmitter:
     def __init__(self):
         self.words, self.credits, self._first = Words(LinkTransmitter.latency), SEGMENTS, True
 
-    def outputs(self, reset):
-        sent = self.words.offer
-        return {"i__ready": True, "may_start": self.credits > 0 and not reset, "credits": self.credits,
-                "ring_o__valid": sent is not None, **({"ring_o__data": sent["data"], "ring_o__last": sent["last"]}
-                                                      if sent else {})}
+    def outputs(self, reset, enable):
+        sent = self.words.offer if enable else None
+        found = {"i__ready": len(self.words) < PACKET_WORDS or reset, "may_start": self.credits > 0 and not reset,
+                 "credits": self.credits, "ring_o__valid": sent is not None}
+        return found | {f"ring_o__{name}": value for name, value in (sent or {}).items()}
 
-    def step(self, word, credit, reset):
+    def step(self, word, credit, reset, enable):
         if reset:
             self.__init__()
             return
@@ -60,7 +61,7 @@ class Transmitter:
         assert self.credits or not spent
         self.credits = min(self.credits + credit - spent, SEGMENTS)
         self._first = self._first if word is None else bool(word["last"])
-        self.words.step(word, self.words.offer is not None)
+        self.words.step(word, self.words.offer is not None and enable)
 
 
 class Receiver:
@@ -126,22 +127,25 @@ def compare(unit, inputs, expected):
     return trace
 
 
-@pytest.fixture(scope="module")
-def transmitter():
-    return Unit(LinkTransmitter(segments=SEGMENTS, egress_words=PACKET_WORDS))
+@functools.cache
+def transmitter(**options):
+    return Unit(LinkTransmitter(segments=SEGMENTS, egress_words=PACKET_WORDS, **options))
 
 
 @pytest.mark.parametrize("temper", TEMPERS)
 @pytest.mark.parametrize("source", STALLS)
-@pytest.mark.parametrize("lag", [5, 60])
-def test_transmitter(transmitter, temper, source, lag):
-    """Credits come some time after their packets, or, wrong, at any time; those beyond ``segments`` count nothing."""
+@pytest.mark.parametrize(("lag", "enabled"), [(5, 1), (60, 1), (5, 0.3)])
+def test_transmitter(temper, source, lag, enabled):
+    """Credits come some time after their packets, or, wrong, at any time; those beyond ``segments`` count nothing.
+
+    With a throttle, words leave in the cycles that it enables.
+    """
     generator, temper = random.Random(f"{temper}{source}{lag}"), TEMPERS[temper]
     model, willing, reset, before = Transmitter(), stalls(source, seed=lag), resets(generator, temper), False
     queued, due, inputs, expected, offers, levels = deque(), [], [], [], False, set()
     for cycle in range(4000):
-        down = next(reset)
-        out = model.outputs(down)
+        down, enable = next(reset), generator.random() < enabled
+        out = model.outputs(down, enable)
         if not queued:
             queued.extend(framed(random_packets(generator, 1)))
             first, offers = True, False
@@ -153,26 +157,27 @@ def test_transmitter(transmitter, temper, source, lag):
             credit, due = True, due[1:]
         noise = generator.getrandbits(33)
         inputs.append({"i__valid": offers, "ring_o__credit": credit, "reset_link": down,
-                       "i__payload": to_int(word_layout(), queued[0]) if offers else noise})
+                       "i__payload": to_int(word_layout(), queued[0]) if offers else noise,
+                       **({"enable": enable} if enabled < 1 else {})})
         expected.append(out)
         levels.add(out["credits"])
-        word = queued.popleft() if offers and not down else None
-        sent, before = model.words.offer, out["may_start"]
-        if sent and sent["last"]:
+        word = queued.popleft() if offers and out["i__ready"] and not down else None
+        before = out["may_start"]
+        if out.get("ring_o__last"):
             due = sorted([*due, cycle + generator.randrange(1, lag)])
-        model.step(word, credit, down)
+        model.step(word, credit, down, enable)
         first, offers = (False, False) if word is not None else (first, offers)
         if down:
             queued, due, offers = deque(), [], False
-    compare(transmitter, inputs, expected)
+    compare(transmitter(**({"throttled": True} if enabled < 1 else {})), inputs, expected)
     assert levels == set(range(SEGMENTS + 1)) or lag == 5
 
 
-def test_transmitter_rate(transmitter):
+def test_transmitter_rate():
     """A word per cycle."""
     beats = framed([[n] * PACKET_WORDS for n in range(SEGMENTS)])
-    transmitter.reset()
-    trace = transmitter.run({"i__valid": np.ones(len(beats)), "i__payload": np.array([
+    transmitter().reset()
+    trace = transmitter().run({"i__valid": np.ones(len(beats)), "i__payload": np.array([
         to_int(word_layout(), beat) for beat in beats])}, drain=9)
     first = LinkTransmitter.latency
     assert np.flatnonzero(trace["ring_o__valid"]).tolist() == list(range(first, first + len(beats)))

@@ -9,7 +9,6 @@ import pytest
 from hdl.compression.zero_value.decoder import Decoder
 from hdl.compression.zero_value.encoder import Encoder
 from hdl.group import GROUP
-from hdl.streams.stream import beat_layout, word_layout
 from sim import formal
 from sim.golden import zero_value as model
 from tests.hdl.compression.packets import as_beats, as_rows
@@ -32,13 +31,6 @@ from tests.words import bits_of
 test_lanes, test_lanes_of_decoder = (refused_values(
     unit, {}, "lanes", [0, 3, 16, 4.0, "4", None], "Lane count must be 1, 2, 4 or 8") for unit in (Encoder, Decoder))
 
-
-@pytest.mark.parametrize("lanes", LANES)
-def test_ports(lanes):
-    for unit in (Encoder(lanes=lanes), Decoder(lanes=lanes)):
-        assert unit.lanes == lanes
-    assert Encoder(lanes=lanes).i.payload.shape() == Decoder(lanes=lanes).o.payload.shape() == beat_layout(lanes)
-    assert Encoder(lanes=lanes).o.payload.shape() == Decoder(lanes=lanes).i.payload.shape() == word_layout()
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize(("vector", "words"), [
