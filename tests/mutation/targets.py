@@ -57,7 +57,7 @@ _BURST_FIRST = {
 _ALL = (
     Target("hdl/ring/packetizer.py", UNITS["packetizer"], (
         f"{_RING}/test_packetizer.py", f"{_RING}/test_handshakes.py"), {
-        "packetizer": ("test_packetizer[none]", "test_packetizer_timing", "test_packetizer[")}),
+        "packetizer": ("test_packetizer[none-", "test_packetizer[")}),
     Target("hdl/ring/depacketizer.py", UNITS["depacketizer"], (
         f"{_RING}/test_depacketizer.py", f"{_RING}/test_handshakes.py"), {
         "depacketizer": ("test_depacketizer_timing", "test_depacketizer[none]", "test_damage[none",

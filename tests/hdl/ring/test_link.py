@@ -16,6 +16,7 @@ from sim.streams import STALLS, stalls
 from sim.verilated.vectors import Unit
 from tests.hdl.ring.links import PACKET_WORDS, framed, random_packets
 from tests.refusals import refused
+from tests.traces import compare
 
 SEGMENTS = 3
 
@@ -115,16 +116,6 @@ def resets(generator, temper):
         if generator.random() < temper.reset:
             yield from [True] * generator.randint(1, 6)
         yield False
-
-
-def compare(unit, inputs, expected):
-    """Run the unit with the inputs of each cycle, and compare the outputs that the model names in it."""
-    unit.reset()
-    trace = unit.run({name: np.array([row[name] for row in inputs]) for name in inputs[0]})
-    for name in expected[0] | expected[-1]:
-        due = {cycle: row[name] for cycle, row in enumerate(expected) if name in row}
-        np.testing.assert_array_equal(trace[name][list(due)], list(due.values()), name)
-    return trace
 
 
 @functools.cache
