@@ -1,4 +1,4 @@
-"""Beats of a stream, from the trace of a unit that was run in lockstep."""
+"""Traces of units: beats of a stream, and outputs of every cycle."""
 
 import numpy as np
 
@@ -15,3 +15,13 @@ def taken(trace, port, layout):
     """The cycles in which beats of a stream moved, and their fields."""
     when, payload = moved(trace, port)
     return when, unpack(layout, payload)
+
+
+def compare(unit, inputs, expected):
+    """Run a unit with the inputs of each cycle, and compare the outputs that the model names in it; the trace."""
+    unit.reset()
+    trace = unit.run({name: np.array([row[name] for row in inputs]) for name in inputs[0]})
+    for name in dict.fromkeys(name for row in expected for name in row):
+        due = {cycle: row[name] for cycle, row in enumerate(expected) if name in row}
+        np.testing.assert_array_equal(trace[name][list(due)], list(due.values()), name)
+    return trace

@@ -37,57 +37,45 @@ class Codec(Protocol):
     @property
     def code(self) -> int:
         """Code in the header of a packet."""
-        ...
 
     @property
     def weights(self) -> bool:
         """Whether weights can go through the codec."""
-        ...
 
     @property
     def gradients(self) -> bool:
         """Whether gradients can go through the codec."""
-        ...
 
     @property
     def exact(self) -> bool:
         """Whether decoding returns every element unchanged."""
-        ...
 
     @property
     def sums_coded(self) -> bool:
         """Whether gradients are added in coded form."""
-        ...
 
     @property
     def block(self) -> int:
         """Elements that are decoded together."""
-        ...
 
     @property
     def codebook_words(self) -> int:
         """Words of a node's codebook: bounds, an unused word, and centroids."""
-        ...
 
     def most_words(self, count: int) -> int:
         """Return the most words of a packet of ``count`` elements."""
-        ...
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
         """Return the words of a packet of elements."""
-        ...
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
         """Return the elements of a packet: ``count``, or whole blocks."""
-        ...
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
         """Return the extent of a packet of ``count`` elements in given words."""
-        ...
 
     def bind(self, centroids: npt.ArrayLike) -> "Codec":
         """Return the codec loaded with a codebook, or the same codec if it has none."""
-        ...
 
 
 class Format(Protocol):
@@ -96,19 +84,15 @@ class Format(Protocol):
     @property
     def block(self) -> int:
         """Elements that are decoded together."""
-        ...
 
     def words(self, count: int) -> int:
         """Return the words of a packet of ``count`` elements."""
-        ...
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
         """Return the words of a packet of elements."""
-        ...
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
         """Return the elements of a packet of words."""
-        ...
 
 
 class RawWords:
@@ -140,14 +124,7 @@ class _Plain:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedCodec(_Plain):
-    """A format in which the number of elements tells that of words.
-
-    Parameters
-    ----------
-    code : int
-    format : Format
-    exact : bool
-    """
+    """A format in which the number of elements tells that of words."""
 
     code: int
     format: Format
@@ -187,12 +164,7 @@ def whole_words(due: int, given: int) -> Span:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZeroValueCodec(_Plain):
-    """Gradients without their zeros: per group a mask, and the elements that are not zero.
-
-    Parameters
-    ----------
-    code : int
-    """
+    """Gradients without their zeros: per group a mask, and the elements that are not zero."""
 
     code: int
 

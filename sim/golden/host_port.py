@@ -21,12 +21,7 @@ __all__ = ["PortModel"]
 
 
 class PortModel:
-    """Model of one node's host port for transfers from and to its memories.
-
-    Parameters
-    ----------
-    config : Configuration
-    """
+    """Model of one node's host port for transfers from and to its memories."""
 
     def __init__(self, config: Configuration) -> None:
         self._lanes, self._pipelined = config.lanes, config.pipelined_port

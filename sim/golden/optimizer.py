@@ -130,7 +130,6 @@ class Scalars(Protocol):
     @property
     def planes(self) -> int:
         """State planes that the rule reads and writes."""
-        ...
 
 
 class Arithmetic(Protocol):
@@ -163,19 +162,15 @@ class Arithmetic(Protocol):
 
     def summing(self, workers: int) -> int:
         """Cycles from the gradients of ``workers`` workers to their sum."""
-        ...
 
     def reduce(self, gradients: Bits) -> Bits:
         """Sums over the first axis, in their full width."""
-        ...
 
     def finite(self, total: Bits) -> npt.NDArray[np.bool_]:
         """Flags of sums that are finite."""
-        ...
 
     def update(self, total: Bits, weights: Bits, state: Sequence[Bits], settings: Any) -> tuple[Bits, list[Bits]]:
         """New weights and new state."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -32,23 +32,6 @@ class Struct(ctypes.Structure):
         return {field[0]: getattr(self, field[0]) for field in self._fields_}
 
 
-class _LinkStatus(Struct):
-    _fields_ = [
-        *((name, ctypes.c_uint32) for name in (
-            "data_latency", "credit_latency", "rate_numerator", "rate_denominator")),
-        *((name, ctypes.c_uint64) for name in (
-            "cut_from", "cut_until", "words_sent", "packets_sent", "words_carried", "words_dropped",
-            "words_corrupted", "words_in_flight", "credits_carried", "credits_dropped", "credits_in_flight",
-            "last_word", "last_credit")),
-    ]
-
-
-class _Faults(Struct):
-    _fields_ = [(name, ctypes.c_uint64) for name in (
-        "data", "last", "valid", "kind", "check", "back", "words_dropped", "words_doubled", "words_swapped",
-        "packets_dropped", "packets_doubled", "packets_swapped")]
-
-
 class _Action(enum.IntEnum):
     FLIP, DROP, DOUBLE, SWAP = range(4)
 
@@ -131,6 +114,15 @@ class InjectedFaults:
     def total(self) -> int:
         """All of them."""
         return sum(dataclasses.astuple(self))
+
+
+class _LinkStatus(Struct):
+    _fields_ = [(field.name, ctypes.c_uint32 if place < 4 else ctypes.c_uint64)  # settings come first
+                for place, field in enumerate(dataclasses.fields(LinkStatus))]
+
+
+class _Faults(Struct):
+    _fields_ = [(field.name, ctypes.c_uint64) for field in dataclasses.fields(InjectedFaults)]
 
 
 def check_wiring(wiring: Sequence[tuple[End, End]], *, nodes: int, ports: int) -> None:

@@ -66,12 +66,7 @@ class ToolError(RuntimeError):
 
 
 class EndedError(SystemExit):
-    """A signal has asked this process to end. It exits with 128 and the signal's number, as a shell would say.
-
-    Members
-    -------
-    signal : Signals
-    """
+    """A signal has asked this process to end. It exits with 128 and the signal's number, as a shell would say."""
 
     def __init__(self, number: int):
         self.signal = signal.Signals(number)

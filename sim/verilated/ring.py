@@ -45,12 +45,6 @@ _SLICE = 1 << 14
 _GRID = 16
 
 
-class _NodeStatus(Struct):
-    _fields_ = [(name, ctypes.c_uint64) for name in (
-        "input_words", "input_packets", "output_words", "output_packets", "words_taken", "words_given", "waits",
-        "last_taken", "last_given")]
-
-
 class _Memory(Struct):
     _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("element", ctypes.c_uint32)]
 
@@ -82,6 +76,10 @@ class NodeStatus:
     waits: int
     last_taken: int
     last_given: int
+
+
+class _NodeStatus(Struct):
+    _fields_ = [(field.name, ctypes.c_uint64) for field in dataclasses.fields(NodeStatus)]
 
 
 class _Closed(ctypes.CDLL):

@@ -1,6 +1,5 @@
 """Kinds of files that commands read: a whole one of each, and the function that the command calls with it."""
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -8,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -49,26 +49,14 @@ KEY = bytes(range(32))
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of files.
+    """A kind of files."""
 
-    Members
-    -------
-    write : callable
-        Writes a whole file into a folder, and returns its path.
-    read : callable
-        Reads it as a command does.
-    mutations : list of callable
-    unchanged : bool
-        Whether what was read must be the original's, or nothing.
-    needs : str
-        Package of an extra that it needs, or nothing.
-    """
-
-    write: Callable[[Path], Path]
-    read: Callable[[Path], Any]
+    name: str  # of the file
+    write: Callable[[Path], object]  # writes a whole file
+    read: Callable[[Path], Any]  # reads it as a command does
     mutations: list[Callable[..., bytes]]
-    unchanged: bool = False
-    needs: str = ""
+    unchanged: bool = False  # what was read must be the original's, or nothing
+    needs: str = ""  # package of an extra
 
 
 @functools.cache
@@ -77,14 +65,10 @@ def few() -> Dataset:
     return Dataset(data.train_x[:200], data.train_y[:200], data.test_x[:50], data.test_y[:50], data.classes)
 
 
-def trained() -> weight_files.TrainedWeights:
+def write_weights(path: Path) -> None:
     values = np.random.default_rng(0).standard_normal(65 * 8 + 9 * 10).astype(np.float32)
-    return weight_files.TrainedWeights(workload=WorkloadName.DIGITS, hidden=(8,), seed=1, parameters=values)
-
-
-def write_weights(folder: Path) -> Path:
-    weight_files.save(trained(), folder / "weights.npz")
-    return folder / "weights.npz"
+    weight_files.save(weight_files.TrainedWeights(
+        workload=WorkloadName.DIGITS, hidden=(8,), seed=1, parameters=values), path)
 
 
 def read_weights(path: Path) -> Any:
@@ -99,16 +83,10 @@ def network(**options: Any) -> Any:
     return quantize(layers, few().train_x, QuantizationConfig(**options), input_scale=1 / 16)
 
 
-def write_model(folder: Path) -> Path:
-    model_files.save(network(per_channel=True), folder / "model.npz")
-    return folder / "model.npz"
-
-
-def write_onnx(folder: Path) -> Path:
+def write_onnx(path: Path) -> None:
     from host.features.quantization.onnx import export_onnx
 
-    export_onnx(network(), folder / "model.onnx")
-    return folder / "model.onnx"
+    export_onnx(network(), path)
 
 
 def read_onnx(path: Path) -> Any:
@@ -117,7 +95,7 @@ def read_onnx(path: Path) -> Any:
     return import_onnx(path)
 
 
-def write_edits(folder: Path) -> Path:
+def write_edits(path: Path) -> None:
     start = Structure(widths=(64, 16, 16, 10), formats=("raw",) * 3, count=2, rate=0.125, microbatch=4,
                       worker=relay_experiment.WORKER)
     run = RelayRun(few(), start, workers=2, optimizer=SGD(start.rate, momentum=relay_experiment.MOMENTUM))
@@ -125,31 +103,20 @@ def write_edits(folder: Path) -> Path:
     do(run)
     run.propose(2, EditKind.REMOVE, 0)
     do(run)
-    (folder / "edits.json").write_text(json.dumps(run.described()))
-    return folder / "edits.json"
+    path.write_text(json.dumps(run.described()))
 
 
-def read_edits(path: Path) -> Any:
-    return relay_experiment.replay_log(few(), read_log(path))
-
-
-def write_checkpoint(folder: Path) -> Path:
+def write_checkpoint(path: Path) -> None:
     content = {"state": {"batches": {"number": 3, "generator": np.random.default_rng(0).bit_generator.state},
                          "weights": np.arange(100, dtype=np.uint32)}, "rows": [[1, 2.5], ["ä", None]]}
-    checkpoint.save(folder / checkpoint.NAME, IDENTITY, content)
-    return folder / checkpoint.NAME
+    checkpoint.save(path, IDENTITY, content)
 
 
-def read_relay_checkpoint(path: Path) -> Any:
-    return RelayKeeper(path, IDENTITY["options"], steps=1).load()
-
-
-def write_migration(folder: Path) -> Path:
+def write_migration(path: Path) -> None:
     from host.checkpoints.checkpoint import ProcessFrame, Stamp, make
 
-    (folder / "job.tar").write_bytes(make(ProcessFrame(state={"weights": np.arange(9)}), None, key=KEY, owner=KEY,
-                                          stamp=Stamp(sequence=5)))
-    return folder / "job.tar"
+    path.write_bytes(make(ProcessFrame(state={"weights": np.arange(9)}), None, key=KEY, owner=KEY,
+                          stamp=Stamp(sequence=5)))
 
 
 def read_migration(path: Path) -> Any:
@@ -163,43 +130,22 @@ def state() -> dict[str, bytes]:
     return pack_state({"a": [1, None, "x", {"b": 2.5}], "c": np.arange(6).reshape(2, 3), "large": 1 << 120})
 
 
-def write_state(folder: Path) -> Path:
-    (folder / "state.json").write_bytes(state()[STATE])
-    return folder / "state.json"
+def of_state(name: str, part: str, mutations: list[Callable[..., bytes]]) -> Kind:
+    """Part of the state in a checkpoint."""
+    def read(path: Path) -> Any:
+        with path.open("rb") as file:
+            return unpack_state({**state(), part: file.read(1 << 20)})
 
-
-def read_state(path: Path) -> Any:
-    with path.open("rb") as file:
-        return unpack_state({**state(), STATE: file.read(1 << 20)})
-
-
-def write_array(folder: Path) -> Path:
-    (folder / "array.npy").write_bytes(state()["process/array/0000"])
-    return folder / "array.npy"
-
-
-def read_array(path: Path) -> Any:
-    with path.open("rb") as file:
-        return unpack_state({**state(), "process/array/0000": file.read(1 << 20)})
-
-
-def write_ledger(folder: Path) -> Path:
-    Ledger(folder / "ledger.json").commit(Entry("source", 5))
-    return folder / "ledger.json"
-
-
-def write_key(folder: Path) -> Path:
-    (folder / "owner.key").write_bytes(KEY)
-    return folder / "owner.key"
+    return Kind(name, lambda path: path.write_bytes(state()[part]), read, mutations)
 
 
 JOB = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2})
 RESULT = {"loss": 1.25, "steps": 12, "bit_exact": True}
 
 
-def write_result(folder: Path) -> Path:
-    jobs.store(folder, JOB, RESULT, 1.0)
-    return folder / JOB.file
+def write_result(path: Path) -> None:
+    jobs.store(path.parent, JOB, RESULT, 1.0)
+    path.symlink_to(JOB.file)
 
 
 def read_result(path: Path) -> Any:
@@ -207,131 +153,101 @@ def read_result(path: Path) -> Any:
     return jobs.load(path.parent, JOB)
 
 
-def write_plans(folder: Path) -> Path:
-    value = {"source": memory._digest(), "parts": {"checks": {"overlaps": 3}, "programs": [1.5]}}
-    (folder / "memory.json").write_text(json.dumps(json_files.sealed(value)))
-    return folder / "memory.json"
+def sealed(value: Callable[[], Any]) -> Callable[[Path], object]:
+    """Write a value with the digest of its content."""
+    return lambda path: path.write_text(json.dumps(json_files.sealed(value())))
 
 
-def write_tilings(folder: Path) -> Path:
-    (folder / "tilings.json").write_text(json.dumps(json_files.sealed(
-        {"fp32 4x4x1 64x64x64": {"factors": {"depth": 4}, "cycles": 5, "default": 6, "evaluations": 7}})))
-    return folder / "tilings.json"
+def plans() -> dict[str, Any]:
+    return {"source": memory._digest(), "parts": {"checks": {"overlaps": 3}, "programs": [1.5]}}
 
 
-def write_tables(folder: Path) -> Path:
+def tilings() -> dict[str, Any]:
+    return {"fp32 4x4x1 64x64x64": {"factors": {"depth": 4}, "cycles": 5, "default": 6, "evaluations": 7}}
+
+
+def tables() -> dict[str, Any]:
     row = centroid_tables.Row(seed=0, dense=0.97, clustered=0.96, trained=0.97, dense_words=1, table_words=1, steps=1,
                               cycles=1, multiplications=16)
-    value = {"nodes": 4, "rows": [dataclasses.asdict(row)]}
-    (folder / "tables.json").write_text(json.dumps(json_files.sealed(value)))
-    return folder / "tables.json"
+    return {"nodes": 4, "rows": [dataclasses.asdict(row)]}
 
 
-def write_late(folder: Path) -> Path:
+def write_late(path: Path) -> None:
     runs = [{"skew": skew, "late": name, "seed": 0, "cycles": [10, 20, 30], "losses": [2.5, 1.5, 0.5],
              "measured": [[15, 0.5], [30, 0.75]]} for skew in (0.0, 0.9) for name in ("apply-late", "drop")]
-    (folder / "late.json").write_text(json.dumps(late.SCHEMA.report({"compute": "modelled", "runs": runs})))
-    return folder / "late.json"
-
-
-def write_points(folder: Path) -> Path:
-    (folder / "points.csv").write_bytes(b"\n".join(points.FILE.read_bytes().splitlines()[::20]) + b"\n")
-    return folder / "points.csv"
+    path.write_text(json.dumps(late.SCHEMA.report({"compute": "modelled", "runs": runs})))
 
 
 def read_points(path: Path) -> Any:
-    with _instead(points, "FILE", path):
+    with mock.patch.object(points, "FILE", path):
         return points.load()
 
 
-@contextlib.contextmanager
-def _instead(module: Any, name: str, value: Any) -> Any:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
-def write_trace(folder: Path) -> Path:
+def write_trace(path: Path) -> None:
     commands = [chakra.Command(name="compute", kind=chakra.Kind.COMPUTE, start=0, end=3000),
                 chakra.Command(name="sum", kind=chakra.Kind.REDUCE_SCATTER, start=3000, end=303_000, elements=5,
                                size=300, after=("compute",))]
-    return chakra.write([commands], folder / "trace", clock=1e6, note="n")
+    written = chakra.write([commands], path.parent / "trace", clock=1e6, note="n")
+    assert written == path
 
 
-@contextlib.contextmanager
-def _cache(folder: Path) -> Any:
-    before = os.environ.get(cache_folder.VARIABLE)
-    os.environ[cache_folder.VARIABLE] = str(folder)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[cache_folder.VARIABLE]
-        else:
-            os.environ[cache_folder.VARIABLE] = before
+def in_cache(folder: Path) -> Any:
+    return mock.patch.dict(os.environ, {cache_folder.VARIABLE: str(folder)})
 
 
-def write_stages(folder: Path) -> Path:
-    with _cache(folder / "cache"):
+def write_stages(path: Path) -> None:
+    with in_cache(path.parent):
         cache_folder.make(cache_folder.folder("verilog"))
         stage_times.note("compile", 41.0)
         stage_times.note("train", 4.5)
-    return folder / "cache" / "stages.json"
 
 
 def read_stages(path: Path) -> Any:
-    with _cache(path.parent):
+    with in_cache(path.parent):
         stage_times.note("run", 5.0)
         return stage_times.known("compile")
 
 
-def write_manifest(folder: Path) -> Path:
-    (folder / "product").write_text("product")
-    (folder / "other").write_text("other")
-    cache._seal(folder)
-    return folder / cache.MANIFEST
+def write_manifest(path: Path) -> None:
+    for name in ("product", "other"):
+        (path.parent / name).write_text(name)
+    cache._seal(path.parent)
 
 
-def write_synthesis(folder: Path) -> Path:
+def write_synthesis(path: Path) -> None:
     count = dict.fromkeys(("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram"), 12)
-    (folder / "unit.json").write_text(json.dumps({
+    path.write_text(json.dumps({
         "name": "floating.add", "part": "25k", **count, "seeds": 3, "wires_per_link": [36, 4],
         "fmax_mhz": {"median": 80.5, "min": 70.0, "max": 90.0}}))
-    return folder / "unit.json"
 
 
-def write_board(folder: Path) -> Path:
-    (folder / "board.json").write_text(json.dumps({
+def write_board(path: Path) -> None:
+    path.write_text(json.dumps({
         "name": "ulx3s-85f", "board": "ulx3s-85f", "part": "LFE5U-85F", "nodes": 2, "lut4": 9, "clock_mhz": 25.0,
-        "seeds": 1,
-        "utilisation": {"TRELLIS_COMB": {"used": 12, "available": 83640}}, "wires_per_link": [36],
+        "seeds": 1, "utilisation": {"TRELLIS_COMB": {"used": 12, "available": 83640}}, "wires_per_link": [36],
         "fmax_mhz": {"median": 30.5, "min": 30.5, "max": 30.5}}))
-    return folder / "board.json"
 
 
 def read_synthesis(path: Path) -> Any:
-    with _instead(synth, "RESULTS", path.parent), _instead(bitstream, "RESULTS", path.parent):
+    with mock.patch.object(synth, "RESULTS", path.parent), mock.patch.object(bitstream, "RESULTS", path.parent):
         return synth.table(), bitstream.table()
 
 
-def write_names(folder: Path) -> Path:
-    return _save(folder, [Encoding(("ring", "node"), "state", 2, {0: "Idle", 1: "Run"}, True),
-                          Encoding((), "field.kind", 40, {2**39: "Top"}, False)])
+def write_names(path: Path) -> None:
+    written = _save(path.parent, [Encoding(("ring", "node"), "state", 2, {0: "Idle", 1: "Run"}, True),
+                                  Encoding((), "field.kind", 40, {2**39: "Top"}, False)])
+    assert written == path
 
 
-def write_wave(folder: Path) -> Path:
+def write_wave(path: Path) -> None:
     from vcd import VCDWriter
 
-    with (folder / "ring.vcd").open("w") as file, VCDWriter(file, timescale="1 ps") as writer:
+    with path.open("w") as file, VCDWriter(file, timescale="1 ps") as writer:
         signals = [writer.register_var(f"node{node}", name, "wire", size=size)
                    for node in (0, 1) for name, size in (("ring_o__valid", 1), ("ring_o__payload", 32))]
         for time in range(20):
             for signal in signals:
                 writer.change(signal, time, time % 2)
-    return folder / "ring.vcd"
 
 
 def read_wave(path: Path) -> Any:
@@ -347,31 +263,40 @@ def searched(path: Path) -> Any:
     return SearchedFactors(NodeConfig(), path)._kept
 
 
+ANY, JSON, ARCHIVE = mutations.ANY, mutations.JSON, mutations.ARCHIVE
+
 KINDS = {
-    "weights": Kind(write_weights, read_weights, mutations.ARCHIVE),
-    "quantised model": Kind(write_model, model_files.load, mutations.ARCHIVE),
-    "ONNX model": Kind(write_onnx, read_onnx, mutations.ANY, needs="onnx"),
-    "log of edits": Kind(write_edits, read_edits, mutations.JSON),
-    "checkpoint of training": Kind(write_checkpoint, lambda path: checkpoint.load(path, IDENTITY), mutations.ANY,
-                                   unchanged=True),
-    "checkpoint of a relay": Kind(write_checkpoint, read_relay_checkpoint, mutations.ANY, unchanged=True),
-    "checkpoint of a migration": Kind(write_migration, read_migration, mutations.ANY, unchanged=True),
-    "state in a checkpoint": Kind(write_state, read_state, mutations.JSON),
-    "array in a checkpoint": Kind(write_array, read_array, mutations.ANY),
-    "ledger": Kind(write_ledger, lambda path: Ledger(path).read(), mutations.JSON),
-    "key": Kind(write_key, read_key, mutations.ANY),
-    "result of a sweep's job": Kind(write_result, read_result, mutations.JSON, unchanged=True),
-    "plans of memory": Kind(write_plans, lambda path: memory.Parts(path).parts, mutations.JSON, unchanged=True),
-    "searched tilings": Kind(write_tilings, searched, mutations.JSON, unchanged=True),
-    "tables of centroids": Kind(write_tables, lambda path: centroid_tables._kept(path, {"nodes": 4}), mutations.JSON,
-                                unchanged=True),
-    "report of late gradients": Kind(write_late, lambda path: late.draw_report(path.parent), mutations.JSON),
-    "measured points": Kind(write_points, read_points, mutations.ANY),
-    "trace of Chakra": Kind(write_trace, chakra.read, mutations.ANY, needs="google.protobuf"),
-    "times of stages": Kind(write_stages, read_stages, mutations.JSON),
-    "manifest of the cache": Kind(write_manifest, lambda path: cache.complete(path.parent), mutations.JSON),
-    "result of synthesis": Kind(write_synthesis, read_synthesis, mutations.JSON),
-    "result of a board": Kind(write_board, read_synthesis, mutations.JSON),
-    "names of signals": Kind(write_names, lambda path: read_encodings(path.parent), mutations.JSON),
-    "waveform": Kind(write_wave, read_wave, mutations.ANY, needs="pywellen"),
+    "weights": Kind("weights.npz", write_weights, read_weights, ARCHIVE),
+    "quantised model": Kind("model.npz", lambda path: model_files.save(network(per_channel=True), path),
+                            model_files.load, ARCHIVE),
+    "ONNX model": Kind("model.onnx", write_onnx, read_onnx, ANY, needs="onnx"),
+    "log of edits": Kind("edits.json", write_edits, lambda path: relay_experiment.replay_log(few(), read_log(path)),
+                         JSON),
+    "checkpoint of training": Kind(checkpoint.NAME, write_checkpoint, lambda path: checkpoint.load(path, IDENTITY),
+                                   ANY, unchanged=True),
+    "checkpoint of a relay": Kind(
+        checkpoint.NAME, write_checkpoint, lambda path: RelayKeeper(path, IDENTITY["options"], steps=1).load(), ANY,
+        unchanged=True),
+    "checkpoint of a migration": Kind("job.tar", write_migration, read_migration, ANY, unchanged=True),
+    "state in a checkpoint": of_state("state.json", STATE, JSON),
+    "array in a checkpoint": of_state("array.npy", "process/array/0000", ANY),
+    "ledger": Kind("ledger.json", lambda path: Ledger(path).commit(Entry("source", 5)),
+                   lambda path: Ledger(path).read(), JSON),
+    "key": Kind("owner.key", lambda path: path.write_bytes(KEY), read_key, ANY),
+    "result of a sweep's job": Kind("result", write_result, read_result, JSON, unchanged=True),
+    "plans of memory": Kind("memory.json", sealed(plans), lambda path: memory.Parts(path).parts, JSON,
+                            unchanged=True),
+    "searched tilings": Kind("tilings.json", sealed(tilings), searched, JSON, unchanged=True),
+    "tables of centroids": Kind("tables.json", sealed(tables), lambda path: centroid_tables._kept(path, {"nodes": 4}),
+                                JSON, unchanged=True),
+    "report of late gradients": Kind("late.json", write_late, lambda path: late.draw_report(path.parent), JSON),
+    "measured points": Kind("points.csv", lambda path: path.write_bytes(
+        b"\n".join(points.FILE.read_bytes().splitlines()[::20]) + b"\n"), read_points, ANY),
+    "trace of Chakra": Kind("trace.0.et", write_trace, chakra.read, ANY, needs="google.protobuf"),
+    "times of stages": Kind("stages.json", write_stages, read_stages, JSON),
+    "manifest of the cache": Kind(cache.MANIFEST, write_manifest, lambda path: cache.complete(path.parent), JSON),
+    "result of synthesis": Kind("unit.json", write_synthesis, read_synthesis, JSON),
+    "result of a board": Kind("board.json", write_board, read_synthesis, JSON),
+    "names of signals": Kind("names.json", write_names, lambda path: read_encodings(path.parent), JSON),
+    "waveform": Kind("ring.vcd", write_wave, read_wave, ANY, needs="pywellen"),
 }

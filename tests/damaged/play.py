@@ -24,27 +24,14 @@ LARGE = 4 << 30
 
 @dataclasses.dataclass
 class Outcome:
-    """Outcome of the files of a kind.
-
-    Members
-    -------
-    files : int
-    refused, taken : int
-        Files that were refused in a line, and files that were taken as they are, or as if there were none.
-    wrong : list of str
-        What went wrong, with the number of the file.
-    bytes : int
-        Most memory beyond that of the process before.
-    seconds : float
-        Processor time.
-    """
+    """Outcome of the files of a kind."""
 
     files: int = 0
-    refused: int = 0
-    taken: int = 0
-    wrong: list[str] = dataclasses.field(default_factory=list)
-    bytes: int = 0
-    seconds: float = 0.0
+    refused: int = 0  # in a line
+    taken: int = 0  # as they are, or as if there were none
+    wrong: list[str] = dataclasses.field(default_factory=list)  # with the number of the file
+    bytes: int = 0  # most memory beyond that of the process before
+    seconds: float = 0.0  # processor time
 
 
 def _memory(name: str) -> int:
@@ -57,14 +44,10 @@ def _late(number: int, frame: Any) -> None:
     raise TimeoutError(f"a file took more than {SECONDS} seconds")
 
 
-def _same(first: Any, second: Any) -> bool:
-    """Whether two values read the same; arrays in them are short."""
-    return repr(first) == repr(second)
-
-
 def _play(name: str, files: int, seed: int, folder: Path) -> Outcome:
     kind, outcome, began = KINDS[name], Outcome(), time.process_time()
-    path = kind.write(folder)
+    path = folder / kind.name
+    kind.write(path)
     whole = path.read_bytes()
     original = kind.read(path)
     signal.signal(signal.SIGALRM, _late)
@@ -92,7 +75,7 @@ def _play(name: str, files: int, seed: int, folder: Path) -> Outcome:
             outcome.wrong.append(f"{number} {mutation.__name__}: {traceback.format_exc()[-1500:]}")
         else:
             outcome.taken += 1
-            if kind.unchanged and found and not _same(found, original):
+            if kind.unchanged and found and repr(found) != repr(original):  # arrays in them are short
                 outcome.wrong.append(f"{number} {mutation.__name__}: a damaged file was taken")
         finally:
             signal.alarm(0)

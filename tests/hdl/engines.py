@@ -72,22 +72,30 @@ class Bench(wiring.Component):
         return m
 
 
-def fill(bench, space, values):
-    """Write a whole memory."""
+def fill(bench, space, values, address=0):
+    """Write a memory from an address on: a word per cycle."""
     last = np.arange(len(values)) == len(values) - 1
-    access = {"address": np.zeros(1), "space": np.array([space]), "count": np.array([len(values)])}
+    access = {"address": np.array([address]), "space": np.array([space]), "count": np.array([len(values)])}
     trace = bench.lockstep(cycles=len(values) + 8, sinks={}, sources={
         "host_write": Feed(pack(access_layout(), access)),
         "host_words": Feed(pack(word_layout(), {"data": values, "last": last}))})
-    assert len(taken(trace, "host_words", word_layout())[0]) == len(values)
+    when, _ = taken(trace, "host_words", word_layout())
+    assert when.tolist() == list(range(when[0], when[0] + len(values)))
+
+
+def read(bench, space, address, count, ready=True):
+    """Words of a memory from an address on, and their cycles."""
+    access = {"address": np.array([address]), "space": np.array([space]), "count": np.array([count])}
+    trace = bench.lockstep(cycles=count + 20 if ready is True else None, sinks={"host_data": ready}, sources={
+        "host_read": Feed(pack(access_layout(), access))})
+    when, words = taken(trace, "host_data", word_layout())
+    assert len(when) == count
+    return words["data"].astype(np.uint32), when
 
 
 def content(bench, space, count):
     """Contents of a memory."""
-    access = {"address": np.zeros(1), "space": np.array([space]), "count": np.array([count])}
-    trace = bench.lockstep(cycles=count + 20, sinks={"host_data": True}, sources={
-        "host_read": Feed(pack(access_layout(), access))})
-    return taken(trace, "host_data", word_layout())[1]["data"].astype(np.uint32)
+    return read(bench, space, 0, count)[0]
 
 
 def command(**fields):

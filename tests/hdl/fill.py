@@ -23,10 +23,6 @@ FILL = max(Operation) + 1
 class FillEngine(wiring.Component):
     """Write register MASK_ALTERNATIVE to ``length`` elements from ``gradient_base`` on; the detail is their number.
 
-    Parameters
-    ----------
-    config : NodeConfig
-
     Members
     -------
     command, event, link_reset, weight_version, count

@@ -13,6 +13,7 @@ from hdl.ring.ports import port_members, ports_of
 from hdl.ring.topology import GridTopology, RingTopology
 from hdl.streams.stream import word_layout
 from tests.hdl import pysim
+from tests.refusals import refused
 
 ONE, TWO = NodeConfig(), NodeConfig(topology=Grid())
 RATES = {"clock": 16, "baud": 4}
@@ -60,13 +61,11 @@ def test_links(monkeypatch, config, nodes, grid, links):
     assert sorted(found) == sorted((1, link) for link in links)
 
 
-@pytest.mark.parametrize(("config", "nodes", "grid", "message"), [
-    (TWO, 4, (2, 3), r"^Nodes of a 2 x 3 grid must be 6, not 4$"),
-    (ONE, 4, (2, 2), r"^Topology of nodes of a grid must be Grid\(\), not SingleRing\(max_nodes=16\)$"),
-    (TWO, 4, (0, 2), r"^Rows must be between 1 and 16, not 0$"),
-    (TWO, 4, (2, 17), r"^Columns must be between 1 and 16, not 17$"),
-    (TWO, 17, None, r"^Ring must have between 1 and 16 nodes, not 17$"),
+test_impossible = refused(board.BoardTop, {"config": TWO, **RATES}, [
+    ({"nodes": 4, "grid": (2, 3)}, "Nodes of a 2 x 3 grid must be 6, not 4"),
+    ({"config": ONE, "nodes": 4, "grid": (2, 2)},
+     "Topology of nodes of a grid must be Grid(), not SingleRing(max_nodes=16)"),
+    ({"nodes": 4, "grid": (0, 2)}, "Rows must be between 1 and 16, not 0"),
+    ({"nodes": 4, "grid": (2, 17)}, "Columns must be between 1 and 16, not 17"),
+    ({"nodes": 17}, "Ring must have between 1 and 16 nodes, not 17"),
 ])
-def test_impossible(config, nodes, grid, message):
-    with pytest.raises(ValueError, match=message):
-        board.BoardTop(config=config, nodes=nodes, grid=grid, **RATES)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The guard, and memories with guards: against a model, and proven for all rows and windows."""
+"""Memories, the guard, and memories with guards: against a model, and proven for all rows and windows."""
 
 import numpy as np
 import pytest
@@ -42,64 +42,94 @@ def whole(row, base, size):
     return row + GROUP_ROWS * base if row < GROUP_ROWS * size else None
 
 
-@pytest.mark.parametrize(("base", "size"), [(0, 4), (1, 2), (2, 2), (3, 0), (0, 1)])
-def test_guarded_memory(base, size):
-    """Reads and writes of two engines and the host, beside each other: turns, words, zeros, and who has strayed."""
-    cycles = 3000
-    unit = Unit(LanedMemory(rows=ROWS, lanes=LANES, readers=3, writers=3, watched=True, owners=OWNERS),
-                name="GuardedMemory")
+def check(unit, generator, rows, cycles, *, readers, writers, window=None, throttled=False):
+    """Check reads and writes beside each other: turns, words, zeros, and who has strayed.
+
+    A read returns all writes of the cycles before its grant, and waits if one was in the last of them. With a window
+    the last reader and the last writer are the host's. Returns how often a read waited, how often one was outside,
+    and how often an engine and the host met.
+    """
+    asks, offers = generator.random((readers, cycles)) < 0.6, generator.random((writers, cycles)) < 0.4
+    read_rows, places = generator.choice(rows, (readers, cycles)), generator.choice(rows, (writers, cycles))
+    words = generator.integers(1, 1 << 32, (writers, cycles, LANES), dtype=np.uint64)
+    keep = generator.integers(0, 1 << LANES, (writers, cycles))
+    enables = generator.random(cycles) < (0.4 if throttled else 1)
+    inputs = {"enable": enables} if throttled else {}
+    if window is not None:
+        inputs["window"] = np.full(cycles, window[0] | window[1] << 2)
+    for n in range(readers):
+        inputs |= {f"read__{n}__valid": asks[n], f"read__{n}__row": read_rows[n]}
+    for n in range(writers):
+        inputs |= {f"write__{n}__valid": offers[n], f"write__{n}__row": places[n], f"write__{n}__keep": keep[n],
+                   f"write__{n}__elements": words[n] @ POWERS}
     unit.reset()
-    generator = np.random.default_rng(10 * base + size)
-    asks, offers = generator.random((3, cycles)) < 0.6, generator.random((3, cycles)) < 0.4
-    edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # few, so that they meet
-    rows, places = generator.choice(edges, (3, cycles)), generator.choice(edges, (3, cycles))
-    words = generator.integers(1, 1 << 32, (3, cycles), dtype=np.uint64)
-    keep = generator.integers(0, 1 << LANES, (3, cycles))
-    inputs = {"window": np.full(cycles, base | size << 2)}
-    for n in range(3):
-        inputs |= {f"read__{n}__valid": asks[n], f"read__{n}__row": rows[n], f"write__{n}__valid": offers[n],
-                   f"write__{n}__row": places[n], f"write__{n}__keep": keep[n],
-                   f"write__{n}__elements": words[n] | words[n] << np.uint64(32)}
     trace = unit.run(inputs)
 
+    def place_of(row, *, host):
+        return row if window is None or host else whole(row, *window)
+
     content = np.zeros((ROWS, LANES), np.uint64)
-    served, latest, landed, strays, zeros, meetings = 0, None, None, 0, 0, 0
+    served, latest, landed, strays, waited, zeros, meetings = 0, None, None, 0, 0, 0, 0
     for cycle in range(cycles - READ_LATENCY):
-        assert trace["strays"][cycle] == strays, f"{cycle=}"
+        assert window is None or trace["strays"][cycle] == strays, f"{cycle=}"
         assert trace["written__valid"][cycle] == (landed is not None), f"{cycle=}"
         assert landed is None or trace["written__row"][cycle] == landed, f"{cycle=}"
         strays = 0
         asking = []
-        for n in ((served + 1 + n) % 3 for n in range(3)):
+        for n in ((served + 1 + n) % readers for n in range(readers)):
             written, by_host = latest or (None, False)
-            if latest and by_host != (n == 2):  # an engine and the host: the same place in a group is enough
-                waits = rows[n, cycle] % GROUP_ROWS == written % GROUP_ROWS
+            waits = read_rows[n, cycle] == written
+            if window and latest and by_host != (n == readers - 1):  # the same place in a group is enough
+                waits = read_rows[n, cycle] % GROUP_ROWS == written % GROUP_ROWS
                 meetings += asks[n, cycle] and waits
-            else:
-                waits = rows[n, cycle] == written
-            if asks[n, cycle] and not waits:
+            waited += asks[n, cycle] and waits
+            if asks[n, cycle] and not waits and enables[cycle]:
                 asking.append(n)
-        assert [n for n in range(3) if trace[f"read__{n}__ready"][cycle]] == asking[:1], f"{cycle=}"
+        for name, when in (("ready", cycle), ("response", cycle + READ_LATENCY)):
+            assert [n for n in range(readers) if trace[f"read__{n}__{name}"][when]] == asking[:1], f"{cycle=}"
         if asking:
             served = asking[0]
-            row = rows[2, cycle] if served == 2 else whole(rows[served, cycle], base, size)
+            row = place_of(read_rows[served, cycle], host=served == readers - 1)
             found = trace[f"read__{served}__elements"][cycle + READ_LATENCY]
-            assert trace[f"read__{served}__response"][cycle + READ_LATENCY], f"{cycle=}"
             assert found == (0 if row is None else content[row] @ POWERS), f"{cycle=}"
             if row is None:
                 strays |= 1 << OWNERS[0][served]
                 zeros += 1
-        first = next((n for n in range(3) if offers[n, cycle]), None)
+        first = next((n for n in range(writers) if offers[n, cycle] and enables[cycle]), None)
+        for n in range(writers):
+            ready = enables[cycle] and not offers[:n, cycle].any()
+            assert trace[f"write__{n}__ready"][cycle] == ready, f"{cycle=}"
         latest = landed = None
         if first is not None:
-            latest = (places[first, cycle], first == 2) if keep[first, cycle] else None
-            place = places[2, cycle] if first == 2 else whole(places[first, cycle], base, size)
+            host = first == writers - 1
+            latest = (places[first, cycle], host) if keep[first, cycle] else None
+            place = place_of(places[first, cycle], host=host)
             if place is None:
                 strays |= 1 << OWNERS[1][first]
             else:
                 landed = place if keep[first, cycle] else None
                 kept = (keep[first, cycle] >> np.arange(LANES) & 1).astype(bool)
-                content[place, kept] = words[first, cycle]
+                content[place, kept] = words[first, cycle, kept]
+    return waited, zeros, meetings
+
+
+@pytest.mark.parametrize(("readers", "writers", "throttled"), [(1, 1, False), (3, 2, False), (4, 3, False),
+                                                               (2, 2, True)])
+def test_memory(readers, writers, throttled):
+    """With a throttle, ports are served in the cycles that it enables."""
+    options = {"readers": readers, "writers": writers, "throttled": throttled}
+    unit = Unit(LanedMemory(rows=3, lanes=LANES, watched=True, **options))
+    waited, *_ = check(unit, np.random.default_rng(readers), range(3), 4000, **options)
+    assert waited > 100
+
+
+@pytest.mark.parametrize(("base", "size"), [(0, 4), (1, 2), (2, 2), (3, 0), (0, 1)])
+def test_guarded_memory(base, size):
+    unit = Unit(LanedMemory(rows=ROWS, lanes=LANES, readers=3, writers=3, watched=True, owners=OWNERS),
+                name="GuardedMemory")
+    edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # few, so that they meet
+    _, zeros, meetings = check(unit, np.random.default_rng(10 * base + size), edges, 3000, readers=3, writers=3,
+                               window=(base, size))
     assert (zeros > 100) == (size < GROUPS)
     assert meetings > 100
 

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from hdl.config import Memories, NodeConfig
-from hdl.control.protocol import DESCRIPTOR_WORDS, EventFlag, EventStatus, Opcode, Operation, Space, Status
+from hdl.control.protocol import DESCRIPTOR_WORDS, Opcode, Operation, Space, Status
 from hdl.control.registers import IDENTIFIER, register
-from hdl.masking.engine import mask_cycles, sparsify_cycles
-from hdl.masking.mask import KINDS
 from hdl.node import Node
-from host.driver.command import Command, Event
+from host.driver.command import Command
 from sim.bench import ring_speed as bench_ring_speed
 from sim.golden import masking
 from sim.golden import ring as golden
@@ -96,154 +94,9 @@ def test_reset_in_the_middle_of_a_command(node):
 
 # Masking.
 
-ALTERNATIVE = 0xC61C4000
-COUNTERS = "MASK_WORDS_FETCHED", "ELEMENTS_MASKED", "COMMAND_CYCLES"
-
 
 def write(space, address, elements):
     return request(Opcode.WRITE_MEMORY, len(elements), space << 28 | address, *elements)
-
-
-POP = request(Opcode.POP_EVENT, 4, 100_000)
-READ_ALL = [request(Opcode.READ_MEMORY, 1024, space << 28) for space in (Space.GRADIENT, Space.WEIGHT)]
-READ_COUNTERS = [request(Opcode.READ_REGISTER, 1, register(name).address) for name in COUNTERS]
-
-
-class Masked:
-    """Random memories with a list of jobs and words, and the expected result of a MASK."""
-
-    def __init__(self, jobs, seed, **wrong):
-        generator = np.random.default_rng(seed)
-        self.jobs = jobs
-        self.memories = [generator.integers(0, 1 << 32, 1024, dtype=np.uint32) for _ in range(2)]
-        words, self.kept = masks.external_all(generator, jobs)
-        listed = [masks.job_words(job, CONFIG.lanes) for job in jobs[:-1]]
-        listed = np.concatenate([*listed, masks.job_words(jobs[-1], CONFIG.lanes, **wrong)])
-        self.memories[1][96:96 + len(listed)] = listed
-        self.memories[1][512:512 + len(words)] = words
-        self.words = len(words)
-        self.options = {"operation": Operation.MASK, "gradient_base": 32, "weight_base": 96, "state_base": 512,
-                        "length": sum(masks.memory_elements(job, CONFIG.lanes) for job in jobs)}
-        self.fill = [write(space, 0, memory) for space, memory in enumerate(self.memories)]
-
-    def expected(self, jobs=None):
-        """Gradient memory after a number of jobs, and count of masked elements."""
-        memory, place, masked = self.memories[0].copy(), 32, 0
-        for job, kept in list(zip(self.jobs, self.kept, strict=True))[:jobs]:
-            keep, real = masks.padded(kept, job, CONFIG.lanes)
-            memory[place:place + len(keep)][real & ~keep] = ALTERNATIVE
-            masked += int((real & ~keep).sum())
-            place += len(keep)
-        return memory, masked
-
-    @property
-    def cycles(self):
-        return mask_cycles([(job.rows, job.columns, job.count) for job in self.jobs], lanes=CONFIG.lanes)
-
-
-def masked_jobs(seed, **options):
-    generator = np.random.default_rng(seed)
-    while True:
-        jobs = masks.jobs(generator, 6, **options)
-        if sum(masks.memory_elements(job, CONFIG.lanes) for job in jobs) <= 992:
-            return jobs
-
-
-@pytest.mark.parametrize("pattern", ["none", "geometric", "freeze", "alternating"])
-def test_mask(node, pattern):
-    """Values, event and counters; all elements outside the jobs stay, in both memories."""
-    case = Masked(masked_jobs(4), 4)
-    node.reset()
-    responses = exchange(node, *case.fill, push(**case.options, tag=7), POP, *READ_COUNTERS, *READ_ALL,
-                         pattern=pattern, cycles=40_000)
-    memory, masked = case.expected()
-    assert event(responses[3]) == Event(tag=7, status=EventStatus.OK, flags=EventFlag(0), detail=masked,
-                                        cycles=case.cycles, weight_version=0)
-    assert case.words > 0
-    assert [response[2] for response in responses[4:7]] == [case.words, masked, case.cycles]
-    np.testing.assert_array_equal(responses[7][2:], memory)
-    np.testing.assert_array_equal(responses[8][2:], case.memories[1])
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "external"])
-def test_mask_made_and_fetched(node, kind):
-    """A mask from indices equals the mask from words, without a fetch of words."""
-    mask = masks.mask(np.random.default_rng(1), {kind: True}, 13, 22)
-    made = Masked([masking.Job(rows=13, columns=22, count=2, mask=mask)], 2)
-    fetched = Masked([masking.Job(rows=13, columns=22, count=2, mask=masking.Mask(external=True))], 2)
-    words = masking.words(made.kept[0])
-    fetched.memories[1][512:512 + len(words)] = words
-    found = []
-    for case in (made, fetched):
-        node.reset()
-        fill = [write(space, 0, memory) for space, memory in enumerate(case.memories)]
-        found.append(exchange(node, *fill, push(**case.options), POP, *READ_COUNTERS, READ_ALL[0]))
-    np.testing.assert_array_equal(found[0][7][2:], made.expected()[0])
-    assert found[0][3:4] + found[0][5:] == found[1][3:4] + found[1][5:]
-    assert [responses[4][2] for responses in found] == [0, -(-2 * 13 * 22 // 32)]
-
-
-def test_statuses_of_mask(node):
-    """Each way in which a command is refused, one behind the other, and good ones between them."""
-    good = Masked(masked_jobs(5), 5)
-    bad = Masked(good.jobs, 5, columns=0)
-    wrong = len(good.jobs) - 1
-    commands = [
-        ({}, EventStatus.BAD_MASK, wrong),
-        ({"gradient_base": 33}, EventStatus.BAD_BASE, 33),
-        ({"gradient_base": 1024}, EventStatus.BAD_LENGTH, 0),
-        ({"weight_base": 1056}, EventStatus.BAD_BASE, 1056),
-        ({"weight_base": 8}, EventStatus.BAD_BASE, 8),
-        ({"state_base": 1056}, EventStatus.BAD_BASE, 1056),
-        ({"state_base": 520}, EventStatus.BAD_BASE, 520),
-        ({"weight_base": 1024}, EventStatus.BAD_MASK, 0),
-        ({"length": 1024}, EventStatus.BAD_LENGTH, 992),
-        ({"length": 0}, EventStatus.OK, 0),
-        ({"operation": 8}, EventStatus.UNKNOWN_OPERATION, 8),
-    ]
-    node.reset()
-    requests = list(bad.fill)
-    for options, _, _ in commands:
-        requests += [push(**{**bad.options, **options, "rank": 9, "port": 1}), POP]
-    last = READ_ALL[0], write(Space.WEIGHT, 0, good.memories[1]), push(**good.options), POP, *READ_ALL
-    responses = exchange(node, *requests, *last, cycles=30_000)
-    for (_, status, detail), response in zip(commands, responses[3::2], strict=False):
-        found = event(response)
-        assert (found.status, found.detail) == (status, detail)
-    np.testing.assert_array_equal(responses[-6][2:], bad.expected(wrong)[0])
-    found = event(responses[-3])
-    assert (found.status, found.detail) == (EventStatus.OK, good.expected()[1])
-    np.testing.assert_array_equal(responses[-2][2:], good.expected()[0])
-    np.testing.assert_array_equal(responses[-1][2:], good.memories[1])
-
-
-@pytest.mark.parametrize("threshold", [0.0, 0.7, np.inf])
-def test_sparsify(node, threshold):
-    """Gradients and errors as in the golden model, and the elements around them as they were."""
-    generator = np.random.default_rng(6)
-    memories = [generator.standard_normal(1024).astype(np.float32).view(np.uint32) for _ in range(2)]
-    bits = int(np.float32(threshold).view(np.uint32))
-    length = 701
-    given = {"operation": Operation.SPARSIFY, "gradient_base": 64, "weight_base": 288, "length": length}
-    node.reset()
-    responses = exchange(
-        node, request(Opcode.WRITE_REGISTER, 1, register("MASK_THRESHOLD").address, bits),
-        *(write(space, 0, memory) for space, memory in enumerate(memories)),
-        push(**given, tag=3, state_base=7, size=99), POP,
-        push(**{**given, "length": 737}), POP, push(**{**given, "weight_base": 1}), POP,
-        *READ_COUNTERS, *READ_ALL)
-    kept, dropped = masking.sparsify(memories[0][64:64 + length], memories[1][288:288 + length], bits)
-    replaced = int((kept == 0).sum())
-    cycles = sparsify_cycles(length, lanes=CONFIG.lanes)
-    assert event(responses[4]) == Event(tag=3, status=EventStatus.OK, flags=EventFlag(0), detail=replaced,
-                                        cycles=cycles, weight_version=0)
-    refused = [event(response) for response in responses[6:9:2]]
-    assert [(each.status, each.detail) for each in refused] == [
-        (EventStatus.BAD_LENGTH, 736), (EventStatus.BAD_BASE, 1)]
-    assert [response[2] for response in responses[9:12]] == [0, replaced, cycles]
-    memories[0][64:64 + length], memories[1][288:288 + length] = kept, dropped
-    for response, memory in zip(responses[12:], memories, strict=True):
-        np.testing.assert_array_equal(response[2:], memory)
 
 
 def test_masking_and_updates_by_turns(node):
@@ -270,7 +123,8 @@ def test_masking_and_updates_by_turns(node):
                              for name in ("MASK_THRESHOLD", "LEARNING_RATE")),
         write(Space.GRADIENT, 0, gradients.view(np.uint32)), write(Space.WEIGHT, 0, weights.view(np.uint32)),
         write(Space.WEIGHT, 512, errors), write(Space.WEIGHT, 960, jobs),
-        *commands, *elsewhere * 2, *[POP] * 5, *READ_ALL, cycles=20_000)
+        *commands, *elsewhere * 2, *[request(Opcode.POP_EVENT, 4, 100_000)] * 5,
+        *(request(Opcode.READ_MEMORY, 1024, space << 28) for space in (Space.GRADIENT, Space.WEIGHT)), cycles=20_000)
     assert {response[1] for response in responses} == {Status.OK}
     keep = mask.mask.generated(16, 16).reshape(-1)
     bits = gradients.view(np.uint32).copy()
@@ -284,18 +138,6 @@ def test_masking_and_updates_by_turns(node):
     np.testing.assert_array_equal(responses[-2][2:514], bits)
     np.testing.assert_array_equal(responses[-1][2:514], golden.bits(updated))
     np.testing.assert_array_equal(responses[-1][514:770], errors)
-
-
-@pytest.mark.parametrize("cycles", [2110, 2130, 2200])
-def test_reset_in_the_middle_of_a_mask(node, cycles):
-    case = Masked(masked_jobs(10), 10)
-    requests = [*case.fill, push(**case.options), POP, READ_ALL[0]]
-    node.reset()
-    assert len(exchange(node, *requests, cycles=cycles)) == 3
-    node.reset()
-    responses = exchange(node, *requests)
-    assert event(responses[3]).status == EventStatus.OK
-    np.testing.assert_array_equal(responses[4][2:], case.expected()[0])
 
 
 def test_a_ring_under_cocotb_answers_as_the_verilated_ring():

@@ -17,25 +17,14 @@ class EquivalentError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Entry of the list, for one mutant.
+    """Entry of the list, for one mutant."""
 
-    Members
-    -------
-    file : str
-        Path of the mutated file.
-    before, after : str
-        Texts as in :class:`~tests.mutation.mutants.Mutant`.
-    reason : str
-        Reason why no test can detect the mutant: an argument that names the line it rests on, or ``proof: …``.
-    occurrence : int
-        Number among several places with the same text, from 1 on.
-    """
-
-    file: str
-    before: str
+    file: str  # path of the mutated file
+    before: str  # like ``after``, as in :class:`~tests.mutation.mutants.Mutant`
     after: str
+    #: Reason why no test can detect the mutant: an argument that names the line it rests on, or ``proof: …``.
     reason: str
-    occurrence: int = 1
+    occurrence: int = 1  # number among several places with the same text, from 1 on
 
     @property
     def key(self) -> tuple[str, str, int]:

@@ -37,32 +37,16 @@ _UNCHANGED = {"name", "attrs", "reset_less", "domain", "granularity"}
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """Mutant: one change of one place.
+    """Mutant: one change of one place."""
 
-    Members
-    -------
-    kind : str
-        One of :data:`KINDS`.
-    start, end : int
-        Range of bytes of the source that is replaced.
-    text : str
-        Replacement.
-    line : int
-        Number of the first changed line.
-    before, after : str
-        All lines of the place, without and with the change, on one line with single spaces.
-    occurrence : int
-        Number of this mutant among those with the same ``before`` and ``after``, from 1 on.
-    """
-
-    kind: str
-    start: int
+    kind: str  # one of :data:`KINDS`
+    start: int  # of the range of bytes of the source that is replaced
     end: int
-    text: str
-    line: int
-    before: str
-    after: str
-    occurrence: int = 1
+    text: str  # replacement
+    line: int  # number of the first changed line
+    before: str  # all lines of the place, on one line with single spaces
+    after: str  # the same lines with the change
+    occurrence: int = 1  # number of this mutant among those with the same ``before`` and ``after``, from 1 on
 
     def apply(self, source: str) -> str:
         """Apply the change to a source, and return the result."""

@@ -16,20 +16,7 @@ _STATUSES = (*SCORED, "equivalent", "same", "invalid")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Outcome of a mutant.
-
-    Members
-    -------
-    file, line, kind, before, after, occurrence
-        Fields as in :class:`~tests.mutation.mutants.Mutant`.
-    status : str
-        "killed", "timeout" or "survived"; "equivalent" if the mutant is in the list, "same" if its gateware equals
-        the original, and "invalid" if it cannot be elaborated.
-    test : str
-        Name of the test that failed, the error or the reason.
-    cpu : float
-        CPU seconds of the trial.
-    """
+    """Outcome of a mutant, with fields of :class:`~tests.mutation.mutants.Mutant`."""
 
     file: str
     line: int
@@ -37,9 +24,11 @@ class Row:
     before: str
     after: str
     occurrence: int
+    #: "killed", "timeout" or "survived"; "equivalent" if the mutant is in the list, "same" if its gateware equals the
+    #: original, and "invalid" if it cannot be elaborated.
     status: str
-    test: str = ""
-    cpu: float = 0.0
+    test: str = ""  # name of the test that failed, the error or the reason
+    cpu: float = 0.0  # CPU seconds of the trial
 
 
 def score(rows: list[Row]) -> float | None:

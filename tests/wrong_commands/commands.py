@@ -19,40 +19,20 @@ ROOT = Path(__file__).parents[2]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """An option or an operand.
+    """An option or an operand."""
 
-    Members
-    -------
-    name : str
-        Name on the command line; empty of an operand.
-    kind : type
-        bool for flags.
-    samples : tuple of str
-        Values that may be legal: choices, the default, or words of its help.
-    required : bool
-    """
-
-    name: str
-    kind: type
-    samples: tuple[str, ...]
+    name: str  # name on the command line; empty of an operand
+    kind: type  # bool for flags
+    samples: tuple[str, ...]  # values that may be legal: choices, the default, or words of its help
     required: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command.
+    """A command."""
 
-    Members
-    -------
-    module : str
-        Module that is run.
-    path : tuple of str
-        Names of the command.
-    options : tuple of Option
-    """
-
-    module: str
-    path: tuple[str, ...]
+    module: str  # module that is run
+    path: tuple[str, ...]  # names of the command
     options: tuple[Option, ...]
 
     @property

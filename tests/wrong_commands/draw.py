@@ -25,25 +25,13 @@ _DOUBTFUL = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A wrong command line.
+    """A wrong command line."""
 
-    Members
-    -------
-    module, command : str
-        Module that is run, and name of the command.
-    words : tuple of str
-        Command line of the module.
-    certain : bool
-        Whether it must be refused; else it may be legal.
-    mistakes : tuple of str
-        Kinds of mistakes.
-    """
-
-    module: str
+    module: str  # that is run
     command: str
-    words: tuple[str, ...]
-    certain: bool
-    mistakes: tuple[str, ...]
+    words: tuple[str, ...]  # command line of the module
+    certain: bool  # whether it must be refused; else it may be legal
+    mistakes: tuple[str, ...]  # kinds of mistakes
 
 
 def prepare(folder: Path) -> None:

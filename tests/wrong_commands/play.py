@@ -25,35 +25,17 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What has come of a command line.
+    """What has come of a command line."""
 
-    Members
-    -------
-    code : int
-        Exit code.
-    seconds : float
-        Processor time, of all of its processes.
-    legal : bool
-        Whether it was at work, and was ended.
-    error : str
-        Standard error.
-    wrong : list of str
-        Everything that must not be so.
-    """
-
-    code: int
-    seconds: float
-    legal: bool
-    error: str
-    wrong: list[str]
+    code: int  # exit code
+    seconds: float  # processor time, of all of its processes
+    legal: bool  # whether it was at work, and was ended
+    error: str  # standard error
+    wrong: list[str]  # everything that must not be so
 
 
 class Family:
     """A process and its descendants, those that end up in other sessions included.
-
-    Parameters
-    ----------
-    process : int
 
     Members
     -------

@@ -27,44 +27,22 @@ _SCRIPT = "import time\nimport torch.distributed\ntorch.distributed.init_process
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sent:
-    """A signal to a command.
-
-    Members
-    -------
-    module : str
-    words : tuple of str
-    number : int
-        Number of the signal.
-    moment : float
-        Processor seconds of the command and of its programs.
-    twice : bool
-        Whether it comes again soon.
-    """
+    """A signal to a command."""
 
     module: str
     words: tuple[str, ...]
-    number: int
-    moment: float
-    twice: bool = False
+    number: int  # number of the signal
+    moment: float  # processor seconds of the command and of its programs
+    twice: bool = False  # whether it comes again soon
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signalled:
-    """What has come of a signal.
+    """What has come of a signal."""
 
-    Members
-    -------
-    code : int
-        Exit code, as a shell has it.
-    seconds : float, optional
-        Seconds from the signal to the end; None if the command had ended before.
-    wrong : list of str
-        Everything that must not be so.
-    """
-
-    code: int
-    seconds: float | None
-    wrong: list[str]
+    code: int  # exit code, as a shell has it
+    seconds: float | None  # seconds from the signal to the end; None if the command had ended before
+    wrong: list[str]  # everything that must not be so
 
 
 def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOMENTS) -> list[Sent]:

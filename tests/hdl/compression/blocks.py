@@ -24,9 +24,8 @@ from sim.payload import pack
 from sim.verilated.vectors import Feed
 from tests.features.mx import cycles as block_cycles
 from tests.hdl.compression.packets import as_beats as beats_of
-from tests.hdl.compression.packets import as_rows, kept
+from tests.hdl.compression.packets import as_rows, beats, kept, taken
 from tests.hdl.unit_bench import Drive, UnitBench, Want
-from tests.traces import taken
 
 STOCHASTIC = {"rounding": Rounding.STOCHASTIC, "seed": 7}
 PARAMETERS = {
@@ -94,25 +93,6 @@ def as_beats(rows, keep, last, format=FP32):
     return beats_of(rows >> (32 - format.width), keep, last, width=format.width)
 
 
-def _word_rows(packets, words):
-    """Packets of words as beats, all of them whole but the last."""
-    beats = []
-    for packet in packets:
-        for begin in range(0, len(packet), words):
-            row = packet[begin:begin + words]
-            beats.append(([*row, *[0xDEAD_BEEF] * (words - len(row))], (1 << len(row)) - 1,
-                          begin + words >= len(packet)))
-    elements, keep, last = zip(*beats, strict=True)
-    return pack(beat_layout(words), {"elements": np.array(elements, np.uint32), "keep": np.array(keep),
-                                     "last": np.array(last)}), np.array(last)
-
-
-def _kept(payload):
-    """Words of beats of words, one after the other."""
-    words = payload["elements"]
-    return words[(payload["keep"][:, np.newaxis] >> np.arange(words.shape[1]) & 1).astype(bool)]
-
-
 def _reference(name, packets):
     """Words of packets from the model. Its random bits run on."""
     golden = codec(name, mirror=True)
@@ -150,10 +130,11 @@ def _drive(generator, kind, name, lanes, format=FP32, noise=False, total=None):
     streams = [golden.encode(packet) for packet in packets]
     if noise:
         streams = [generator.integers(0, 1 << 32, len(stream), dtype=np.uint32) for stream in streams]
-    beats, last = _word_rows(streams, words)
+    rows, keep, last = as_rows(streams, words, generator)
     elements = [golden.decode(stream, bf16=format is BF16) for stream in streams]
     wanted = beats_of(*as_rows(elements, lanes, generator), width=format.width)
-    return Drive({"i": beats}, (golden, last, [len(stream) for stream in streams], lanes, wanted))
+    counts = [len(stream) for stream in streams]
+    return Drive({"i": beats_of(rows, keep, last)}, (golden, last, counts, lanes, wanted))
 
 
 def _model(unit, drawn, willing, ready):
@@ -183,18 +164,34 @@ def cocotb_test(name, lanes):
 # --- values
 
 
-def _encode(name, lanes, packets, format=FP32):
-    """Run an encoder without stalls; its words, and the cycles of its beats."""
-    rows, keep, last = as_rows(packets, lanes, np.random.default_rng(1))
-    unit = BENCH.unit(Encoder, name, lanes, format)
-    component = build(Encoder, name, lanes, format)
+def _run(kind, name, lanes, rows, cycles):
+    """Packets that a unit gives without stalls, the rest, the cycles of its beats, and its trace."""
+    unit, component = BENCH.unit(kind, name, lanes), BENCH.make(kind, name, lanes)
     unit.reset()
-    block = component._codec.block
-    beats = sum(-(-len(packet) // block) for packet in packets) * block // lanes
-    trace = unit.lockstep(sources={"i": Feed(as_beats(rows, keep, last, format))}, sinks={"o": True},
-                          cycles=beats + component.latency + block // lanes + 5)
-    when, payload = taken(trace, "o", beat_layout(component.words))
-    return _kept(payload), when, beats, component
+    trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=cycles + component.latency + 5)
+    return *taken(trace, component.words if kind is Encoder else lanes), trace
+
+
+def _encode(name, lanes, packets):
+    """Check the words of an encoder without stalls, and the cycle of the last beat."""
+    golden = codec(name, mirror=True)
+    steps = golden.block // lanes
+    count = sum(-(-len(packet) // golden.block) for packet in packets) * steps
+    whole, _, when, _ = _run(Encoder, name, lanes, beats(packets, lanes), count + steps)
+    words = _reference(name, packets)
+    assert list(map(len, words)) == [golden.words(len(packet)) for packet in packets]
+    assert list(map(np.ndarray.tolist, whole)) == list(map(np.ndarray.tolist, words))
+    # The last beat belongs to the last block: in between nothing was held up.
+    assert when[-1] == count - 1 + BENCH.make(Encoder, name, lanes).latency + steps - 1
+
+
+def _decode(name, lanes, packets, wanted):
+    """Check the elements of a decoder without stalls, and that there is a beat in every cycle."""
+    latency, count = BENCH.make(Decoder, name, lanes).latency, len(wanted) // lanes
+    rows = beats(packets, BENCH.make(Decoder, name, lanes).words)
+    whole, _, when, _ = _run(Decoder, name, lanes, rows, count)
+    np.testing.assert_array_equal(np.concatenate(whole), wanted)
+    assert when.tolist() == list(range(latency, latency + count))
 
 
 def every_fraction(name, lanes):
@@ -205,8 +202,7 @@ def every_fraction(name, lanes):
     halves = halves[(halves >> 23 & 255) <= 135]
     rows = halves.reshape(-1, golden.block // 2)
     packet = np.concatenate([rows, rows[np.random.default_rng(2).permutation(len(rows))]], axis=1).reshape(-1)
-    data, *_ = _encode(name, lanes, [packet])
-    assert data.tolist() == golden.encode(packet).tolist()
+    _encode(name, lanes, [packet])
 
 
 def every_code(name, lanes):
@@ -219,15 +215,7 @@ def every_code(name, lanes):
     differences = np.arange(1 << golden.difference_bits).repeat(len(exponents) * per_code)
     blocks = block_format.Blocks(np.tile(exponents.repeat(per_code), 1 << golden.difference_bits),
                           np.tile(differences[:, np.newaxis], (1, golden.subsets)), rows)
-    words = golden.pack(blocks)
-    component = build(Decoder, name, lanes)
-    beats, _ = _word_rows([words], component.words)
-    unit = BENCH.unit(Decoder, name, lanes)
-    unit.reset()
-    count = rows.size // lanes
-    trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=count + component.latency + 2)
-    _, payload = taken(trace, "o", beat_layout(lanes))
-    np.testing.assert_array_equal(payload["elements"].reshape(-1), golden.dequantise(blocks))
+    _decode(name, lanes, [golden.pack(blocks)], golden.dequantise(blocks).reshape(-1))
 
 
 def special_blocks(name, special, lanes):
@@ -237,49 +225,32 @@ def special_blocks(name, special, lanes):
     block = np.full(golden.block, special, np.uint32)
     mixed = np.where(np.arange(golden.block) == 5, special, one).astype(np.uint32)
     others = np.full(golden.block, one)
-    packets = [block, np.concatenate([others, block, others, mixed, others]), mixed]
-    data, *_ = _encode(name, lanes, packets)
-    assert data.tolist() == np.concatenate([golden.encode(packet) for packet in packets]).tolist()
+    _encode(name, lanes, [block, np.concatenate([others, block, others, mixed, others]), mixed])
 
 
 # --- latency, throughput and sizes
 
 
+def _whole_blocks(golden):
+    """Packets of whole blocks."""
+    return [_elements(np.random.default_rng(seed), blocks * golden.block) for seed, blocks in enumerate((5, 1, 2, 9))]
+
+
 def encoder_throughput(name, lanes):
     """A beat in every cycle, from block to block and packet to packet, and the words of the formula."""
-    golden = codec(name, mirror=True)
-    packets = [_elements(np.random.default_rng(seed), blocks * golden.block)
-               for seed, blocks in enumerate((5, 1, 2, 9))]
-    data, when, beats, component = _encode(name, lanes, packets)
-    assert data.tolist() == np.concatenate(_reference(name, packets)).tolist()
-    assert len(data) == sum(golden.words(len(packet)) for packet in packets)
-    # The last beat belongs to the last block: in between nothing was held up.
-    assert when[-1] == beats - 1 + component.latency + golden.block // lanes - 1
+    _encode(name, lanes, _whole_blocks(codec(name, mirror=True)))
 
 
 def partial_blocks(name, lanes):
     """A packet takes as many cycles as its whole blocks."""
-    golden = codec(name, mirror=True)
-    packets = [_elements(np.random.default_rng(count), count) for count in range(1, 2 * golden.block + 2)]
-    data, when, beats, component = _encode(name, lanes, packets)
-    assert data.tolist() == np.concatenate(_reference(name, packets)).tolist()
-    assert len(data) == sum(golden.words(len(packet)) for packet in packets)
-    assert when[-1] == beats - 1 + component.latency + golden.block // lanes - 1
+    _encode(name, lanes, [_elements(np.random.default_rng(count), count)
+                          for count in range(1, 2 * codec(name, mirror=True).block + 2)])
 
 
 def decoder_throughput(name, lanes):
     golden = codec(name, mirror=True)
-    packets = [golden.encode(_elements(np.random.default_rng(seed), blocks * golden.block))
-               for seed, blocks in enumerate((5, 1, 2, 9))]
-    component = build(Decoder, name, lanes)
-    beats, _ = _word_rows(packets, component.words)
-    unit = BENCH.unit(Decoder, name, lanes)
-    unit.reset()
-    count = 17 * golden.block // lanes
-    trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=count + component.latency + 2)
-    when, payload = taken(trace, "o", beat_layout(lanes))
-    assert payload["elements"].reshape(-1).tolist() == np.concatenate([golden.decode(p) for p in packets]).tolist()
-    assert when.tolist() == list(range(component.latency, component.latency + count))
+    packets = [golden.encode(packet) for packet in _whole_blocks(golden)]
+    _decode(name, lanes, packets, np.concatenate([golden.decode(packet) for packet in packets]))
 
 
 # --- words that end inside a block
@@ -290,22 +261,14 @@ def cut_packets(name, lanes):
     golden = codec(name, mirror=True)
     elements = _elements(np.random.default_rng(1), 3 * golden.block)
     whole = golden.encode(elements)
-    component = build(Decoder, name, lanes)
-    unit = BENCH.unit(Decoder, name, lanes)
+    words = BENCH.make(Decoder, name, lanes).words
     for length in range(1, len(whole)):
         packets = [whole[:length], whole, whole[:length]]
-        beats, _ = _word_rows(packets, component.words)
-        unit.reset()
-        trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=14 * golden.block // lanes + 20)
-        parts = block_cycles.split(golden, [len(packet) for packet in packets], lanes, component.words)
-        _, payload = taken(trace, "o", beat_layout(lanes))
+        found, _, _, trace = _run(Decoder, name, lanes, beats(packets, words), 14 * golden.block // lanes)
+        parts = block_cycles.split(golden, [len(packet) for packet in packets], lanes, words)
         rows = golden.decode(whole).reshape(-1, lanes)
-        expected, last = [], []
-        for packet in parts:
-            for beat, (_, lacks, ends) in enumerate(packet):
-                expected.append([0x7FC0_0000] * lanes if lacks else rows[beat].tolist())
-                last.append(int(ends))
-        assert payload["elements"].reshape(-1, lanes).tolist() == expected, f"{length=}"
-        assert payload["last"].tolist() == last, f"{length=}"
+        expected = [[[0x7FC0_0000] * lanes if lacks else row.tolist() for row, (_, lacks, _) in zip(
+            rows, part, strict=False)] for part in parts]
+        assert [packet.reshape(-1, lanes).tolist() for packet in found] == expected, f"{length=}"
         cut = any(lacks for _, lacks, _ in parts[0])
         assert trace["error"].sum() == 2 * cut, f"{length=}"

@@ -8,19 +8,20 @@ import pytest
 
 from hdl.compression import registry as gateware
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
-from hdl.compression.words import WordEncoder
 from hdl.streams.rows import RowSerializer
-from hdl.streams.stream import SkidBuffer, beat_layout, word_layout
+from hdl.streams.stream import SkidBuffer, word_layout
 from sim.golden import floating
 from sim.golden.codecs import GRADIENT_CODECS
+from sim.golden.ring import canonical
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
+from tests.hdl.compression import units
 from tests.hdl.compression.packets import beats as rows
-from tests.refusals import refuses
+from tests.hdl.compression.packets import taken as taken_packets
+from tests.refusals import refused, refuses
 from tests.traces import taken
 
 CYCLES = 20_000
-SPECIAL = np.array([0, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 1, 0x7F7F_FFFF, 0xFF7F_FFFF], np.uint32)
 
 
 @functools.cache
@@ -34,9 +35,8 @@ def encoder(name, lanes):
 
 
 def elements(generator, count):
-    """Numbers near each other, and now and then one of any kind."""
-    values = generator.standard_normal(count).astype(np.float32).view(np.uint32)
-    return np.where(generator.random(count) < 0.01, generator.choice(SPECIAL, count), values).astype(np.uint32)
+    """Canonical numbers."""
+    return canonical(units.elements(generator, count))
 
 
 def lengths(generator):
@@ -45,12 +45,9 @@ def lengths(generator):
 
 def packets(trace, name, lanes):
     """The packets of an output of beats."""
-    _, found = taken(trace, name, beat_layout(lanes))
-    kept = (found["keep"][:, np.newaxis] >> np.arange(lanes) & 1).astype(bool)
-    values = found["elements"].reshape(-1, lanes)
-    ends = np.flatnonzero(found["last"]) + 1
-    assert not len(found["last"]) or ends[-1] == len(found["last"])
-    return [values[start:stop][kept[start:stop]].tolist() for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
+    whole, rest, _ = taken_packets(trace, lanes, name=name)
+    assert not len(rest)
+    return [packet.tolist() for packet in whole]
 
 
 def add(lanes, a, b, given, *, paired=None, sink, seed, **options):
@@ -113,14 +110,11 @@ class TestPacketAdder:
         assert np.flatnonzero(trace["o__valid"]).tolist() == list(
             range(first + PacketAdder.latency, first + PacketAdder.latency + 256))
 
-    @pytest.mark.parametrize(("options", "message"), [
-        ({"lanes": 3}, r"^Lane count must be 1, 2, 4 or 8, not 3$"),
-        ({"lanes": 1, "subtract": 1}, r"^Subtract must be True or False, not 1$"),
-        ({"lanes": 1, "finite": None}, r"^Finite must be True or False, not None$"),
-        ({"lanes": 1, "choice": 0}, r"^Choice must be True or False, not 0$")])
-    def test_refused(self, options, message):
-        with pytest.raises(ValueError, match=message):
-            PacketAdder(**options)
+    test_refused = staticmethod(refused(PacketAdder, {"lanes": 1}, [
+        ({"lanes": 3}, "Lane count must be 1, 2, 4 or 8, not 3"),
+        ({"subtract": 1}, "Subtract must be True or False, not 1"),
+        ({"finite": None}, "Finite must be True or False, not None"),
+        ({"choice": 0}, "Choice must be True or False, not 0")]))
 
 
 def errors(codec, vector):
@@ -216,14 +210,3 @@ class TestFeedbackEncoder:
 
     def test_refused(self):
         refuses("Lane count must be 1, 2, 4 or 8, not 3", FeedbackEncoder, codec=gateware.CODECS["mx9"], lanes=3)
-
-
-class TestRaw:
-    @pytest.mark.parametrize("lanes", [1, 4])
-    def test_words(self, lanes):
-        generator = np.random.default_rng(7)
-        given = [elements(generator, count) for count in lengths(generator)]
-        unit = Unit(WordEncoder(codec=gateware.GRADIENT_CODECS["raw"], lanes=lanes))
-        trace = unit.lockstep(sources={"i": Feed(rows(given, lanes), stall_array("geometric", CYCLES, seed=1))},
-                              sinks={"o": stall_array("geometric", CYCLES, seed=2)})
-        assert taken(trace, "o", word_layout())[1]["data"].tolist() == np.concatenate(given).tolist()

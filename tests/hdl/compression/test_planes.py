@@ -8,7 +8,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression.byte_packing import BytePacker, ByteUnpacker
-from hdl.compression.planes import PLANE, GroupAssembler, GroupSplitter, chunk_layout, code_layout, word_count
+from hdl.compression.planes import PLANE, GroupAssembler, GroupSplitter, code_layout
 from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, connect_stream
 from sim.golden import planes as model
@@ -126,17 +126,6 @@ def test_words(unit):
 def test_lanes(unit):
     for lanes in (0, 3, 16, "4", None):
         refuses(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}", unit, lanes=lanes, width=4)
-
-
-@cases
-def test_ports(lanes, width):
-    assembler, splitter = GroupAssembler(lanes=lanes, width=width), GroupSplitter(lanes=lanes, width=width)
-    assert assembler.words == splitter.words == word_count(lanes, width) == model.word_count(lanes, width)
-    assert 32 * assembler.words >= lanes * width
-    assert assembler.i.payload.shape() == splitter.o.payload.shape() == code_layout(lanes, width)
-    assert assembler.o.payload.shape() == BytePacker(words=assembler.words).i.payload.shape() == chunk_layout(
-        assembler.words)
-    assert assembler.latency == (width > 4 * assembler.words)
 
 
 # --- every cycle against the model

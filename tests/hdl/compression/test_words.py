@@ -15,7 +15,7 @@ from tests.refusals import refuses
 
 #: Codecs of each kind with other lanes than four, with which tests/hdl/compression/test_every_codec.py has all.
 CASES = [*((name, lanes) for name in ("bf16", "mx9", "mxfp4_e2m1") for lanes in (1, 8)), ("bf16", 2),
-         ("mxfp8_e4m3", 8), ("table32", 1), ("table32", 8), ("centroid16", 2), ("centroid64", 8)]
+         ("mxfp8_e4m3", 8), ("raw", 1), ("table32", 1), ("table32", 8), ("centroid16", 2), ("centroid64", 8)]
 
 
 @pytest.mark.parametrize("kind", [WordEncoder, WordDecoder])

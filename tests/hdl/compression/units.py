@@ -16,13 +16,14 @@ from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.compression.zero_value.adder import Adder
 from hdl.compression.zero_value.decoder import Decoder
 from hdl.compression.zero_value.encoder import Encoder
-from hdl.streams.stream import beat_layout, word_layout
+from hdl.streams.stream import word_layout
 from sim.golden import codecs as model
 from sim.golden import floating
 from sim.payload import unpack
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compression.packets import beats as rows
+from tests.hdl.compression.packets import taken as taken_packets
 from tests.hdl.compression.packets import words
 from tests.traces import taken
 
@@ -126,11 +127,6 @@ def add(name, lanes, source, sink, *, seed):
 
 def _compare_elements(trace, lanes, expected, seed):
     """Compare the packets of an output of beats."""
-    _, found = taken(trace, "o", beat_layout(lanes))
-    ends = np.flatnonzero(found["last"]) + 1
-    assert len(ends) == len(expected), f"{seed=}"
-    assert ends[-1] == len(found["last"]), f"{seed=}"
-    values, keep = found["elements"].reshape(-1, lanes), found["keep"]
-    for packet, start, stop in zip(expected, [0, *ends[:-1]], ends, strict=True):
-        kept = (keep[start:stop, np.newaxis] >> np.arange(lanes) & 1).astype(bool)
-        assert values[start:stop][kept].tolist() == packet.tolist(), f"{seed=}"
+    whole, rest, _ = taken_packets(trace, lanes)
+    assert not len(rest), f"{seed=}"
+    assert [packet.tolist() for packet in whole] == [packet.tolist() for packet in expected], f"{seed=}"

@@ -68,13 +68,7 @@ class State:
 
 
 class Model(State):
-    """Model of the wire protocol of docs/protocol.md: the response to each packet, and its changes of state.
-
-    Parameters
-    ----------
-    generator : random.Random
-    config : NodeConfig
-    """
+    """Model of the wire protocol of docs/protocol.md: the response to each packet, and its changes of state."""
 
     def __init__(self, generator, config):
         super().__init__(generator)

@@ -4,10 +4,6 @@
 class Passes:
     """Numbers of the passes that queues are in, which never wrap.
 
-    Parameters
-    ----------
-    queues : int
-
     Members
     -------
     passes : list of int

@@ -23,12 +23,19 @@ from sim import regression
 from sim.payload import from_int, to_int
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start
 from tests.hdl.control.commands import CONFIG, random_command, verdict
+from tests.refusals import refused_values
 
 
 def descriptors(commands):
     """Words of commands."""
     return [{"data": to_int(command_layout(), command) >> 32 * n & 0xFFFFFFFF, "first": n == 0,
              "last": n == DESCRIPTOR_WORDS - 1} for command in commands for n in range(DESCRIPTOR_WORDS)]
+
+
+def update(*, wait):
+    """Update of 128 elements, whose state has no room in 96 words."""
+    return random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0, turn=0,
+                          stride=1, length=128, gradient_base=0, weight_base=0, state_base=0, wait=wait)
 
 
 async def receive_events(sink, count):
@@ -222,9 +229,7 @@ async def settings_are_looked_at_when_a_command_starts(dut):
     source = Source(dut, "commands", descriptor_layout())
     sink = Sink(dut, "events", 32)
     dut.timeout.value = 1 << 30
-    command = random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0,
-                             turn=0, stride=1,
-                             length=128, gradient_base=0, weight_base=0, state_base=0, wait=1)
+    command = update(wait=1)
     cocotb.start_soon(source.send(descriptors([command])))
     await cycles(dut, 100)
     assert int(dut.queue_status.value) & 0b11 == 0b10
@@ -248,9 +253,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
     Engine(dut, random.Random(3), "none")
     source = Source(dut, "commands", descriptor_layout())
     sink = Sink(dut, "events", 32)
-    command = random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0,
-                             turn=0, stride=1,
-                             length=128, gradient_base=0, weight_base=0, state_base=0, wait=0)
+    command = update(wait=0)
     started = []
 
     async def watch():
@@ -292,7 +295,5 @@ def test_queue(source, sink, engine, depth, seed):
     ], parameters={"source": source, "sink": sink, "engine": engine, "depth": depth, "seed": seed})
 
 
-@pytest.mark.parametrize("depth", [0, 256, "8"])
-def test_depth_is_checked(depth):
-    with pytest.raises(ValueError, match=f"Queue depth must be between 1 and 255, not {depth!r}"):
-        CommandQueue(config=CONFIG, operations=operations(CONFIG), depth=depth)
+test_depth = refused_values(CommandQueue, {"config": CONFIG, "operations": operations(CONFIG)}, "depth",
+                            [0, 256, "8"], "Queue depth must be between 1 and 255")

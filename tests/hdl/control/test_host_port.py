@@ -14,6 +14,7 @@ from hdl.streams.stream import word_layout
 from sim import regression
 from sim.streams import Sink, Source, cycles, stalls, start
 from tests.hdl.control.host_node import CAPACITIES, CONFIG, EVENTS, PROGRAMS, TRACE, Model, Node
+from tests.hdl.ring.packets import framed
 
 
 def random_packet(generator, programs):
@@ -87,10 +88,6 @@ def words(generator, count):
     return [generator.getrandbits(32) for _ in range(count)]
 
 
-def beats(packet):
-    return [{"data": word, "last": n == len(packet) - 1} for n, word in enumerate(packet)]
-
-
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def answers_as_the_model_does(dut):
     p = regression.parameters()
@@ -108,7 +105,7 @@ async def answers_as_the_model_does(dut):
 
     async def feed():
         for packet in packets:
-            await source.send(beats(packet))
+            await source.send(framed(packet))
 
     cocotb.start_soon(feed())
     cocotb.start_soon(node.event_source.send(event >> 32 * n & 0xFFFFFFFF for event in node.events for n in range(4)))
@@ -143,7 +140,7 @@ async def memory_bursts_have_no_bubble(dut):
     sink = Sink(dut, "o", word_layout())
     payload = words(random.Random(2), count)
     write = [Opcode.WRITE_MEMORY << 24 | count, 0, *payload]
-    cocotb.start_soon(source.send([*beats(write), *beats([Opcode.READ_MEMORY << 24 | count, 0])]))
+    cocotb.start_soon(source.send([*framed(write), *framed([Opcode.READ_MEMORY << 24 | count, 0])]))
     assert [beat["data"] for beat in await sink.packet()][1:] == [Status.OK, count]
     assert [beat["data"] for beat in await sink.packet()][2:] == payload
     for name in ("memory_write__data", "memory_read__data"):
@@ -164,11 +161,11 @@ async def waits_for_events(dut):
     sink = Sink(dut, "o", word_layout())
     took = []
     for wait in (0, 1, 100):
-        cocotb.start_soon(source.send(beats([Opcode.POP_EVENT << 24 | EVENT_WORDS, wait])))
+        cocotb.start_soon(source.send(framed([Opcode.POP_EVENT << 24 | EVENT_WORDS, wait])))
         assert [beat["data"] for beat in await sink.packet()][1] == Status.EMPTY
         took.append(node.monitors["o"].cycles[-1] - node.monitors["i"].cycles[-1])
     assert [cycles - took[0] for cycles in took] == [0, 1, 100]
-    cocotb.start_soon(source.send(beats([Opcode.POP_EVENT << 24 | EVENT_WORDS, 0xFFFFFFFF])))
+    cocotb.start_soon(source.send(framed([Opcode.POP_EVENT << 24 | EVENT_WORDS, 0xFFFFFFFF])))
     await cycles(dut, 300)
     cocotb.start_soon(node.event_source.send([0x11111111, 0x22222222, 0x33333333, 0x44444444]))
     assert [beat["data"] for beat in await sink.packet()][1:] == [
@@ -192,13 +189,13 @@ async def reset_at_any_word_of_a_packet(dut):
     dut.o__ready.value = 1
     for request in requests:
         for length in range(1, len(request) + 1):
-            await source.send(beats(request)[:length])
+            await source.send(framed(request)[:length])
             await cycles(dut, length)
             dut.rst.value = 1
             await cycles(dut, 2)
             dut.rst.value = 0
             sink = Sink(dut, "o", word_layout())
-            sending = cocotb.start_soon(source.send(beats(ping)))
+            sending = cocotb.start_soon(source.send(framed(ping)))
             response = [beat["data"] for beat in await sink.packet()]
             await sending
             assert response == [(Opcode.PING | 0x80) << 24 | 0x770003, Status.OK, 5, 6, 7], (request, length)

@@ -13,6 +13,7 @@ from sim import regression
 from sim.golden.local_runner import LocalRunner
 from sim.payload import from_int, to_int
 from sim.streams import cycles, start
+from tests.refusals import refused
 
 MOST = 4
 EXPECTED = 50
@@ -77,14 +78,10 @@ def test_runner(given, taken, always, other):
                        "given": given, "taken": taken, "always": always, "other": other is not None, "seed": 23})
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"failure": EventStatus.OK}, r"^Failure must be an EventStatus other than OK, not <EventStatus.OK: 0>$"),
-    ({"failure": EventStatus.BAD_MASK, "other": EventStatus.OK},
-     r"^Failure must be an EventStatus other than OK, not <EventStatus.OK: 0>$"),
-    ({"failure": 200}, r"^Failure must be an EventStatus other than OK, not 200$"),
-    ({"failure": EventStatus.BAD_MASK, "most": 0}, r"^Most progress in a cycle must be at least 1, not 0$"),
-    ({"failure": EventStatus.BAD_MASK, "most": True}, r"^Most progress in a cycle must be at least 1, not True$"),
+_FAILURE = "Failure must be an EventStatus other than OK"
+test_errors = refused(CommandRunner, {"failure": EventStatus.BAD_MASK}, [
+    ({"failure": EventStatus.OK}, f"{_FAILURE}, not <EventStatus.OK: 0>"),
+    ({"other": EventStatus.OK}, f"{_FAILURE}, not <EventStatus.OK: 0>"), ({"failure": 200}, f"{_FAILURE}, not 200"),
+    ({"most": 0}, "Most progress in a cycle must be at least 1, not 0"),
+    ({"most": True}, "Most progress in a cycle must be at least 1, not True"),
 ])
-def test_errors(options, message):
-    with pytest.raises(ValueError, match=message):
-        CommandRunner(**options)

@@ -74,12 +74,7 @@ def test_unknown_name():
 
 
 class Model:
-    """Model of the register file: :meth:`step` takes the inputs of a cycle, and makes the state of the next one.
-
-    Parameters
-    ----------
-    queues : int
-    """
+    """Model of the register file: :meth:`step` takes the inputs of a cycle, and makes the state of the next one."""
 
     def __init__(self, queues):
         self.lacking = LACKING if queues == 1 else ()

@@ -26,30 +26,26 @@ class Model(Passes):
         super().__init__(queues)
         self.told = [[None] * queues for _ in range(NODES)]  # by SIGNALs; None if the run has not begun there
         self.held = [0] * queues  # cycles in which what a head needs has been there, or has not, without a change
-        self.before = None
-        self.reads = None, 0  # count that is read in this cycle
+        self.sizes, self.pairs, self.before = [3] * queues, None, None
 
-    def missing(self, inputs, queue):
-        pair = inputs["pairs"][queue]
+    def missing(self, queue):
+        pair = self.pairs[queue]
         number = self.passes[queue] - pair["lag"]
         if not pair["remote"] or not pair["after"] or number < 0:
             return False
         told = self.told[pair["unit"]][pair["queue"]]
         return (pair["after"] > AFTER_MAX or told is None
-                or told < number * inputs["sizes"][pair["queue"]] + pair["after"])
+                or told < number * self.sizes[pair["queue"]] + pair["after"])
 
     def outputs(self, inputs):
         """A change is seen at the latest after the latency, and never before it is there."""
         settling, latency = self.queues + 2, self.queues + 1
-        if self.stable < settling + 1:
-            return {}
-        known = [self.held[n] > latency for n in range(self.queues)]
-        if not all(known):
+        if self.stable < settling + 1 or min(self.held) <= latency:
             return {}
         return {"missing": sum(missing << n for n, missing in enumerate(self.before))}
 
     def step(self, inputs):
-        now = [self.missing(inputs, queue) for queue in range(self.queues)]
+        now = [self.missing(queue) for queue in range(self.queues)]
         self.held = [held + 1 if self.before is not None and now[n] == self.before[n] else 0
                      for n, held in enumerate(self.held)]
         self.before = now
@@ -63,9 +59,7 @@ async def compares(dut):
     queues, generator = p["queues"], random.Random(p["seed"])
     prefix = "remote" if queues == 2 else "remote_3"
     await start(dut)
-    model = Model(queues)
-    state = {"sizes": [3] * queues, "pairs": None, "clear": 1}
-    seen = set()
+    model, seen = Model(queues), set()
 
     def random_pair():
         return {"after": generator.randrange(generator.choice([1, 3, 30, 1 << 16])), "lag": generator.randrange(4),
@@ -73,20 +67,22 @@ async def compares(dut):
                 "unit": generator.randrange(NODES)}
 
     def needed(pair, passes):
-        return max(passes - pair["lag"], 0) * state["sizes"][pair["queue"]] + min(pair["after"], AFTER_MAX)
+        return max(passes - pair["lag"], 0) * model.sizes[pair["queue"]] + min(pair["after"], AFTER_MAX)
 
     def drive():
-        clear = state["clear"] or generator.random() < .001
-        state["clear"] = begins = 0
+        # The count that was asked for in the cycle before.
+        node, queue = (int(getattr(dut, f"{prefix}__of_{name}").value) for name in ("node", "queue"))
+        told = model.told[node][queue] if queue < queues else 0
+        clear, begins = model.pairs is None or generator.random() < .001, 0
         if clear:
-            state["sizes"] = [generator.choice([1, 2, generator.randrange(1, 1025)]) for _ in range(queues)]
+            model.sizes = [generator.choice([1, 2, generator.randrange(1, 1025)]) for _ in range(queues)]
             model.told = [[None] * queues for _ in range(NODES)]
         elif model.stable > 16 and generator.random() < .1:
             begins = generator.getrandbits(queues)
         if clear or begins or (model.stable > 16 and generator.random() < .1):
-            state["pairs"] = [random_pair() for _ in range(queues)]
+            model.pairs = [random_pair() for _ in range(queues)]
             model.stable = 0
-            for queue, pair in enumerate(state["pairs"]):
+            for queue, pair in enumerate(model.pairs):
                 # No node is ever as far behind as half of what can be counted.
                 counts = model.told[pair["unit"]]
                 least = needed(pair, model.passes[queue] + (begins >> queue & 1)) - (1 << 14)
@@ -94,42 +90,25 @@ async def compares(dut):
                     counts[pair["queue"]] = least
         elif model.stable > queues + 2 and generator.random() < .2:
             # A SIGNAL: often just what some head needs, or one less.
-            pair = state["pairs"][queue := generator.randrange(queues)]
+            pair = model.pairs[queue := generator.randrange(queues)]
             counts = model.told[pair["unit"]]
             if counts[pair["queue"]] is None:
                 counts[:] = [0] * queues
             if pair["after"] <= AFTER_MAX:
                 counts[pair["queue"]] = max(
                     needed(pair, model.passes[queue]) - generator.choice([0, 0, 1]), counts[pair["queue"]])
-        # The count that was asked for in the cycle before.
-        node, queue = (int(getattr(dut, f"{prefix}__of_{name}").value) for name in ("node", "queue"))
-        told = model.told[node][queue] if queue < queues else 0
         if model.before is not None:
             seen.add(tuple(model.before))
         places = sum(to_int(data.ArrayLayout(16, queues - 1), [
-            model.passes[n] * state["sizes"][other] % 65_536 for other in others(n, queues)])
+            model.passes[n] * model.sizes[other] % 65_536 for other in others(n, queues)])
             << 16 * (queues - 1) * n for n in range(queues))
-        state["next"] = told
         return {"clear": int(clear), "begins": begins, "lengths": sum(size << 16 * n for n, size in enumerate(
-                    state["sizes"])),
+                    model.sizes)),
                 "early": sum(min(number, 3) << 2 * n for n, number in enumerate(model.passes)), "bases": places,
-                "after": to_int(data.ArrayLayout(remote_layout(), queues), state["pairs"]),
-                "current": int(state.get("told") is not None), "count": (state.get("told") or 0) % 65_536}
+                "after": to_int(data.ArrayLayout(remote_layout(), queues), model.pairs),
+                "current": int(told is not None), "count": (told or 0) % 65_536}
 
-    class Packed:
-        """The model, for ports that are numbers."""
-
-        @staticmethod
-        def outputs(inputs):
-            node, queue = (int(getattr(dut, f"{prefix}__of_{name}").value) for name in ("node", "queue"))
-            state["told"] = model.told[node][queue] if queue < queues else 0  # read in the next cycle
-            return model.outputs({**inputs, **state}) if model.before is not None else {}
-
-        @staticmethod
-        def step(inputs):
-            model.step({**inputs, **state, "clear": inputs["clear"]})
-
-    await lockstep(dut, prefix, Packed, drive, p["cycles"])
+    await lockstep(dut, prefix, model, drive, p["cycles"])
     assert len(seen) == 1 << queues
 
 

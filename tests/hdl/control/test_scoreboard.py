@@ -25,28 +25,30 @@ class Model(Passes):
     def __init__(self, queues):
         super().__init__(queues)
         self.done = [0] * queues
-        self.before = None
+        self.sizes, self.pairs, self.before = [3] * queues, None, None
 
-    def needed(self, inputs, queue, place, other):
+    def needed(self, queue, place, other):
         """Commands of the other queue that a head needs; None if there cannot be so many."""
-        pair = inputs["pairs"][queue][place]
+        pair = self.pairs[queue][place]
         number = self.passes[queue] - pair["lag"]
         if not pair["after"] or number < 0:
             return 0
-        return number * inputs["sizes"][other] + pair["after"] if pair["after"] <= AFTER_MAX else None
+        return number * self.sizes[other] + pair["after"] if pair["after"] <= AFTER_MAX else None
 
-    def missing(self, inputs):
+    def missing(self):
         """Bit of each dependency that does not hold, for each queue."""
         result = []
         for queue in range(self.queues):
             bits = 0
             for place, other in enumerate(others(queue, self.queues)):
-                needed = self.needed(inputs, queue, place, other)
+                needed = self.needed(queue, place, other)
                 bits |= (needed is None or self.done[other] < needed) << place
             result.append(bits)
         return result
 
     def outputs(self, inputs):
+        if self.before is None:
+            return {}
         held = 0
         for queue in range(self.queues):
             held |= any(self.passes[queue] - self.passes[other] == LEAD_MAX and inputs["active"] >> other & 1
@@ -62,7 +64,7 @@ class Model(Passes):
 
     def step(self, inputs):
         # What is known in the next cycle is what holds in this one.
-        self.before = self.missing(inputs)
+        self.before = self.missing()
         self.done = [0 if inputs["clear"] else done + (inputs["done"] >> queue & 1)
                      for queue, done in enumerate(self.done)]
         self.advance(inputs)
@@ -76,8 +78,7 @@ async def counts_and_compares(dut):
     prefix = "scoreboard" if queues == 2 else "scoreboard_3"
     await start(dut)
     model = Model(queues)
-    state = {"sizes": [3] * queues, "pairs": None, "clear": 1, "pace": [1] * queues}
-    seen, leads = set(), set()
+    pace, seen, leads = [1] * queues, set(), set()
 
     def new_pairs():
         bounds = (1, 2, 8, 60, 1 << 16)
@@ -85,46 +86,33 @@ async def counts_and_compares(dut):
                  for _ in range(queues - 1)] for _ in range(queues)]
 
     def drive():
-        clear = state["clear"]
-        state["clear"] = 0
         begins = done = 0
-        if clear or generator.random() < 0.001:
-            clear = 1
-            state["sizes"] = [generator.choice([1, 2, generator.randrange(1, 30)]) for _ in range(queues)]
-            state["pace"] = [generator.choice([0.02, 0.3, 0.9]) for _ in range(queues)]
+        clear = int(model.pairs is None or generator.random() < 0.001)
+        if clear:
+            model.sizes = [generator.choice([1, 2, generator.randrange(1, 30)]) for _ in range(queues)]
+            pace[:] = [generator.choice([0.02, 0.3, 0.9]) for _ in range(queues)]
         elif model.stable > 6 and generator.random() < 0.3:
             held = model.outputs({"active": (1 << queues) - 1})["held"]
             # A pass begins with the start of the last command of the one before.
             for queue in range(queues):
-                if model.done[queue] >= (model.passes[queue] + 1) * state["sizes"][queue] - 1:
+                if model.done[queue] >= (model.passes[queue] + 1) * model.sizes[queue] - 1:
                     begins |= generator.getrandbits(1) << queue
             begins &= ~held
-        if clear or begins or state["pairs"] is None:
-            state["pairs"] = new_pairs()
+        if clear or begins:
+            model.pairs = new_pairs()
         if not clear:
             for queue in range(queues):
-                if model.done[queue] < (model.passes[queue] + 1) * state["sizes"][queue]:
-                    done |= (generator.random() < state["pace"][queue]) << queue
+                if model.done[queue] < (model.passes[queue] + 1) * model.sizes[queue]:
+                    done |= (generator.random() < pace[queue]) << queue
         seen.add(tuple(model.before or ()))
         leads.add(max(model.passes) - min(model.passes))
-        lengths = sum(size << 16 * n for n, size in enumerate(state["sizes"]))
+        lengths = sum(size << 16 * n for n, size in enumerate(model.sizes))
         layout = data.ArrayLayout(data.ArrayLayout(after_layout(), queues - 1), queues)
         active = generator.choice([(1 << queues) - 1, generator.getrandbits(queues)])
         return {"clear": clear, "active": active, "begins": begins, "done": done, "lengths": lengths,
-                "after": to_int(layout, state["pairs"])}
+                "after": to_int(layout, model.pairs)}
 
-    class Packed:
-        """The model, for ports that are numbers."""
-
-        @staticmethod
-        def outputs(inputs):
-            return model.outputs({**inputs, **state}) if model.before is not None else {}
-
-        @staticmethod
-        def step(inputs):
-            model.step({**inputs, **state, "clear": inputs["clear"]})
-
-    await lockstep(dut, prefix, Packed, drive, p["cycles"])
+    await lockstep(dut, prefix, model, drive, p["cycles"])
     assert len(seen) == (1 << queues - 1) ** queues + 1
     assert max(leads) == LEAD_MAX
 

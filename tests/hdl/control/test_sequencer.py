@@ -18,6 +18,7 @@ class Model:
 
     def __init__(self):
         self.left, self.length, self.passes, self.base, self.step_of, self.odd, self.first = 0, 1, 0, 0, 0, 0, 0
+        self.fields = {}  # of the run that starts
 
     @property
     def place(self):
@@ -39,7 +40,7 @@ class Model:
 
     def step(self, inputs):
         if inputs["start"]:
-            run = inputs["fields"]
+            run = self.fields
             self.passes, self.length = run["passes"], max(inputs["length"], 1)
             self.left = self.passes * inputs["length"]
             self.base, self.step_of, self.odd = run["collective"], run["collectives"], run["parity"]
@@ -56,28 +57,21 @@ async def goes_through_programs(dut):
     await start(dut)
     model = Model()
     state = {"length": 1, "run": 0, "since": 0}
-    fields = {}
-
-    class Packed:
-        """The model, for ports that are numbers."""
-
-        outputs = staticmethod(lambda inputs: model.outputs(inputs))
-        step = staticmethod(lambda inputs: model.step({**inputs, "fields": fields}))
 
     def drive():
         begin = not model.left and generator.random() < 0.2
         if begin:
-            fields.update(passes=generator.randrange(5), model=0, parity=generator.getrandbits(1), number=0,
+            model.fields.update(passes=generator.randrange(5), model=0, parity=generator.getrandbits(1), number=0,
                           reserved_0=0, rank=0, size=0, first=generator.choice([0, 0xFFFE, 7]), reserved_2=0,
                           collective=generator.getrandbits(16), collectives=generator.getrandbits(16))
-            state.update(length=generator.randrange(PROGRAM_DEPTH + 1), run=to_int(run_layout(), fields))
+            state.update(length=generator.randrange(PROGRAM_DEPTH + 1), run=to_int(run_layout(), model.fields))
         # A command takes at least two cycles to come.
         advance = not begin and state["since"] > 1 and generator.random() < 0.6
         state["since"] = 0 if begin or advance else state["since"] + 1
         return {"start": begin, "advance": advance, "stop": not begin and generator.random() < 0.01,
                 "length": state["length"], "run": state["run"]}
 
-    await lockstep(dut, "sequencer", Packed, drive, 4000)
+    await lockstep(dut, "sequencer", model, drive, 4000)
 
 
 def test_sequencer():

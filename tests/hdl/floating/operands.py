@@ -33,6 +33,11 @@ def pairs(values):
     return tuple(grid.ravel() for grid in np.meshgrid(values, values))
 
 
+def corner_pairs(format):
+    """Pairs of each corner of a format with every seventh of them."""
+    return tuple(grid.ravel() for grid in np.meshgrid(corners(format), corners(format)[::7]))
+
+
 def uniform(format, generator, count=COUNT):
     """Draw pairs uniformly over bit patterns."""
     return tuple(generator.integers(0, 1 << format.width, (2, count), dtype=np.uint32))

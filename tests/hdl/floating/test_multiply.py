@@ -1,10 +1,11 @@
 # amaranth: UnusedElaboratable=no
+import functools
 import operator
 
 import numpy as np
 import pytest
 
-from hdl.floating.format import FP16, FloatFormat
+from hdl.floating.format import FP16, FP32, FloatFormat
 from hdl.floating.multiply import FloatMultiplier
 from hdl.floating.product import Product
 from sim.golden import floating
@@ -18,6 +19,8 @@ test_format = BENCH.formats()
 test_parameters = refused(FloatMultiplier, {}, [
     *(({"dsps": dsps}, f"DSP block count must be 4, 2 or 1, not {dsps}") for dsps in (0, 3, 5, None)),
     ({"format": FloatFormat(exponent_bits=8, fraction_bits=36)}, "Fraction width must be at most 35, not 36")])
+test_golden = BENCH.golden(functools.partial(operands.corner_pairs, FP32), *(functools.partial(
+    draw, FP32, np.random.default_rng(1), 1 << 12) for draw in (operands.uniform, operands.near_borders)))
 test_random = BENCH.random(operands.uniform, operands.near_exponents, operands.near_borders, options=DSPS)
 test_exhaustive = BENCH.exhaustive([(4, 3), (5, 2), (2, 5), (2, 1)])
 test_half = BENCH.halves(operands.uniform, operands.near_borders)

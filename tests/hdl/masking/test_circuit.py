@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from hdl.masking.circuit import MaskCircuit
-from hdl.masking.mask import job_layout
-from hdl.streams.stream import beat_layout
 from sim.golden import masking as model
 from sim.streams import STALLS
 from sim.verilated.vectors import Feed
@@ -117,8 +115,15 @@ def _make(lanes):
     return MaskCircuit(lanes=lanes, width=WIDTHS[lanes], index_bits=masks.INDEX_BITS)
 
 
+def _malformed(generator, lanes):
+    """Packets of which many are shorter or longer than their jobs."""
+    return _spoil(_case(generator, masks.jobs(generator, 80, limit=6, empty=0.1), lanes), generator).drive()
+
+
 BENCH = UnitBench(_make, _model, _drive, rate=0.7)
-test_lockstep = BENCH.lockstep([(lanes,) for lanes in masks.LANES], count=1_200, seeds=4, least=10)
+LANES = [(lanes,) for lanes in masks.LANES]
+test_lockstep = BENCH.lockstep(LANES, count=1_200, seeds=4, least=10)
+test_reset_in_a_job = BENCH.resets(LANES, (3, 5, 6, 7, 8, 9, 12, 40), count=1_200, drive=_malformed)
 test_cocotb = BENCH.cocotb([(2,), (16,)], cut=10, drive=functools.partial(_drive, count=12))
 
 
@@ -135,14 +140,6 @@ test_width = refused_values(MaskCircuit, {"lanes": 4}, "width", [0, -1, 8.0, "8"
 
 test_index_bits = refused_values(MaskCircuit, {"lanes": 4}, "index_bits", [0, 4, 17, 8.0, "8", None],
                                  "Index width must be 5 to 16 bits")
-
-
-def test_ports():
-    component = MaskCircuit(lanes=16, width=8, index_bits=9)
-    assert (component.lanes, component.width, component.index_bits) == (16, 8, 9)
-    assert component.jobs.payload.shape() == job_layout(9)
-    assert component.i.payload.shape() == component.o.payload.shape() == beat_layout(16, 8)
-    assert (MaskCircuit.latency, MaskCircuit.data_latency) == (8, 1)
 
 
 # --- values, counters, latency and throughput
@@ -165,49 +162,6 @@ def test_kinds(lanes):
     assert not trace["error"].any()
 
 
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_batches(lanes):
-    """Batches of matrices of uneven sizes are masked."""
-    generator = np.random.default_rng(lanes)
-    jobs = [model.Job(rows=rows, columns=columns, count=count, mask=masks.mask(
-        generator, {"triangle": count == 2, "external": count == 3}, rows, columns))
-        for rows, columns in ((1, 1), (3, 5), (7, 17), (23, 31), (10, 70)) for count in (1, 2, 3, 7)]
-    case = _case(generator, jobs, lanes)
-    when, got = moved(case.run(cycles=len(case.last) + 50))
-    np.testing.assert_array_equal(got, case.expected(_pairs(case)))
-    assert when.tolist() == list(range(MaskCircuit.latency, MaskCircuit.latency + len(got)))
-
-
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_generated_is_external(lanes):
-    """A generated mask and the same mask from memory give the same beats, for all kinds."""
-    generator = np.random.default_rng(lanes)
-    made = [model.Job(rows=rows, columns=columns, count=2, mask=masks.mask(generator, enables, rows, columns))
-            for enables in masks.COMBINATIONS if not enables["external"]
-            for rows, columns in ((1, 1), (5, 33), (9, 7), (32, 32))]
-    case = _case(generator, made, lanes)
-    fetched = dataclasses.replace(
-        case, jobs=[dataclasses.replace(job, mask=model.Mask(external=True)) for job in made],
-        words=np.concatenate([model.words(kept) for kept in case.kept]))
-    traces = [each.run(cycles=len(case.last) + 20, spare=10) for each in (case, fetched)]
-    for name in ("o__valid", "masked"):
-        np.testing.assert_array_equal(traces[0][name], traces[1][name], name)
-    # The payload of a cycle without a beat depends on the registers before the reset.
-    np.testing.assert_array_equal(*(moved(trace)[1] for trace in traces))
-    assert [trace["fetched"].sum() for trace in traces] == [0, sum(-(-job.elements // 32) for job in made)]
-
-
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_words_of_square_matrices(lanes):
-    """An external mask takes N * N / 32 words, and a generated one none."""
-    for size in (32, 64):
-        for kinds, words in (({"external": True}, size * size // 32), ({"triangle": True}, 0)):
-            case = _case(np.random.default_rng(size), [
-                model.Job(rows=size, columns=size, mask=model.Mask(**kinds))], lanes)
-            trace = case.run(cycles=len(case.last) + 20, spare=5)
-            assert trace["fetched"].sum() == trace["words__ready"].sum() == words
-
-
 # --- data that ends too early or too late
 
 
@@ -215,9 +169,9 @@ def test_words_of_square_matrices(lanes):
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_malformed_lockstep(lanes, seed):
     generator = np.random.default_rng(seed)
-    case = _spoil(_case(generator, masks.jobs(generator, 80, limit=6, empty=0.1), lanes), generator)
+    drive = _malformed(generator, lanes)
     kinds = dict(zip(("i", "o", "jobs", "words"), generator.choice(STALLS, 4), strict=True))
-    run = BENCH.check((lanes,), seed=seed, kinds=kinds, count=4_000, drive=case.drive())
+    run = BENCH.check((lanes,), seed=seed, kinds=kinds, count=4_000, drive=drive)
     assert run.trace["error"].sum() > 1
 
 
@@ -243,17 +197,3 @@ def test_one_packet_is_malformed(lanes, difference, external):
     assert trace["error"].sum() == 1
     assert trace["fetched"].sum() == len(case.words)
     assert len(moved(trace, "i")[0]) == len(case.last)
-
-
-@pytest.mark.parametrize("lanes", masks.LANES)
-@pytest.mark.parametrize("given", [3, 5, 6, 7, 8, 9, 12, 40])
-def test_reset_in_a_job(lanes, given):
-    """A reset discards jobs, mask beats, the rest of a word, and a packet that is being discarded."""
-    generator = np.random.default_rng(given)
-    job = model.Job(rows=4, columns=33, mask=model.Mask(external=True))
-    broken = _case(generator, [job, job], lanes)
-    broken.last[:] = given % 2  # the first beat of the data ends its packet, or none does
-    broken.run(cycles=given)
-    case = _case(generator, masks.jobs(generator, 10), lanes)
-    _, got = moved(case.run(cycles=len(case.last) + 20))
-    np.testing.assert_array_equal(got, case.expected(_pairs(case)))

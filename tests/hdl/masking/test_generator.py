@@ -49,13 +49,6 @@ def _run(lanes, jobs, *, cycles, index_bits=masks.INDEX_BITS):
     return unit.lockstep(sources={"jobs": Feed(masks.job_rows(jobs, index_bits))}, sinks={"o": True}, cycles=cycles)
 
 
-def test_ports():
-    component = MaskGenerator(lanes=16, index_bits=9)
-    assert (component.lanes, component.index_bits) == (16, 9)
-    assert component.jobs.payload.shape() == job_layout(9)
-    assert component.o.payload.shape() == mask_beat_layout(16)
-
-
 # --- every kind of mask
 
 
@@ -105,16 +98,6 @@ def test_largest_matrix(lanes):
     want = masks.mask_rows(model.mask_beats(jobs, lanes))
     _, got = moved(_run(lanes, jobs, cycles=len(want) + 50, index_bits=5))
     np.testing.assert_array_equal(got, want)
-
-
-def test_model_cycles():
-    """The model's cycles are as worked out by hand, for jobs of two, no and one beats."""
-    jobs = [model.Job(rows=2, columns=1), model.Job(rows=0, columns=1), model.Job(rows=1, columns=1)]
-    ready = np.arange(12) != 5
-    trace = masking_cycles.trace_generator(jobs, lanes=1, willing=np.ones(12, bool), ready=ready)
-    assert np.flatnonzero(trace.jobs_valid).tolist() == [0, 1, 2, 3]
-    assert np.flatnonzero(trace.jobs_ready).tolist() == [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
-    assert trace.offered.tolist() == [-1, -1, -1, -1, 0, 1, 1, 2, -1, -1, -1, -1]
 
 
 def test_golden_fields():

@@ -7,7 +7,6 @@ import pytest
 
 from hdl.floating.format import FP32
 from hdl.masking.magnitude import MagnitudeMask
-from hdl.streams.stream import beat_layout
 from sim.golden import floating
 from sim.golden import masking as model
 from sim.streams import STALLS
@@ -72,29 +71,11 @@ def _expected(gradients, errors, threshold):
             (small & gradients.keep).sum(axis=1))
 
 
-def _run(lanes, gradients, errors, threshold, *, cycles=None, reset=True, willing=None, errors_willing=None,
-         ready=True, dropped_ready=True):
-    unit = BENCH.unit(lanes)
-    if reset:
-        unit.reset()
-    return unit.lockstep(
-        sources={"gradients": Feed(gradients.rows, willing), "errors": Feed(errors.rows, errors_willing)},
-        sinks={"kept": ready, "dropped": dropped_ready}, cycles=cycles, inputs={"threshold": threshold})
-
-
 # --- construction
 
 
 test_lanes = refused_values(MagnitudeMask, {}, "lanes", [0, 3, 32, 4.0, "4", None],
                             "Lane count must be 1, 2, 4, 8 or 16")
-
-
-def test_ports():
-    component = MagnitudeMask(lanes=8)
-    assert component.lanes == 8
-    for port in (component.gradients, component.errors, component.kept, component.dropped):
-        assert port.payload.shape() == beat_layout(8)
-    assert (MagnitudeMask.latency, MagnitudeMask.threshold_latency, MagnitudeMask.depth) == (10, 7, 17)
 
 
 # --- values, latency and throughput
@@ -112,7 +93,10 @@ def test_corners(lanes, threshold):
     keep, last = np.ones((count, lanes), bool), np.zeros(count, bool)
     keep[-1, 1:], last[-1] = False, True
     gradients, errors = (_Beats(values.reshape(count, lanes), keep, last) for values in (a, b))
-    trace = _run(lanes, gradients, errors, threshold, cycles=count + 20)
+    unit = BENCH.unit(lanes)
+    unit.reset()
+    trace = unit.lockstep(sources={"gradients": Feed(gradients.rows), "errors": Feed(errors.rows)},
+                          sinks={"kept": True, "dropped": True}, cycles=count + 20, inputs={"threshold": threshold})
     kept, dropped, replaced = _expected(gradients, errors, threshold)
     for name, want in (("kept", kept), ("dropped", dropped)):
         when, got = moved(trace, name)
@@ -120,59 +104,6 @@ def test_corners(lanes, threshold):
         assert when.tolist() == list(range(MagnitudeMask.latency, MagnitudeMask.latency + count))
     assert trace["replaced"][MagnitudeMask.latency - 1:][:count].tolist() == replaced.tolist()
     assert trace["replaced"].sum() == replaced.sum()
-
-
-@pytest.mark.parametrize(("gradient", "error", "threshold", "kept", "dropped"), [
-    (0x3F80_0000, 0x3F80_0000, 0x4000_0000, 0x4000_0000, 0),
-    (0xBF80_0000, 0xBF80_0000, 0x4000_0000, 0xC000_0000, 0),
-    (0x3F80_0000, 0x3F80_0000, 0x4000_0001, 0, 0x4000_0000),
-    (0xBF80_0000, 0xBF80_0000, 0xC000_0001, 0, 0xC000_0000),
-    (0x3F80_0000, 0xBF80_0000, 0, 0, 0),
-    (0x8000_0000, 0x8000_0000, 0, 0x8000_0000, 0),
-    (0x8000_0000, 0x8000_0000, 1, 0, 0x8000_0000),
-    (0x8000_0001, 0, 1, 0x8000_0001, 0),
-    (0x8000_0001, 0, 2, 0, 0x8000_0001),
-    (0x7F7F_FFFF, 0x7F7F_FFFF, INFINITY, INFINITY, 0),
-    (0x7F7F_FFFF, 0, INFINITY, 0, 0x7F7F_FFFF),
-    (0xFF80_0000, 0, INFINITY, 0xFF80_0000, 0),
-    (0xFF80_0000, INFINITY, INFINITY, 0x7FC0_0000, 0),
-    (0xFFFF_FFFF, 0x3F80_0000, 0x7FC0_0000, 0x7FC0_0000, 0),
-    (0x7F80_0001, 0x3F80_0000, 0x7FC0_0001, 0, 0x7FC0_0000),
-])
-def test_by_hand(gradient, error, threshold, kept, dropped):
-    one = np.ones((1, 1), bool)
-    gradients, errors = (_Beats(np.array([[value]], np.uint32), one, one[0]) for value in (gradient, error))
-    trace = _run(1, gradients, errors, threshold, cycles=20)
-    frame = 3 << 32
-    assert moved(trace, "kept")[1].tolist() == [kept | frame]
-    assert moved(trace, "dropped")[1].tolist() == [dropped | frame]
-    assert np.flatnonzero(trace["replaced"]).tolist() == ([9] if threshold and not kept else [])
-
-
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_two_steps(lanes):
-    """Dropped elements are in the sum of the next step, so that exactly representable sums lose nothing."""
-    generator = np.random.default_rng(lanes)
-    count = 200
-    keep, last = np.ones((count, lanes), bool), np.zeros(count, bool)
-    last[-1] = True
-    errors = _Beats(np.zeros((count, lanes), np.uint32), keep, last)
-    given = np.zeros((count, lanes))
-    sent = np.zeros((count, lanes))
-    for _ in range(5):
-        values = generator.integers(-50, 51, (count, lanes)).astype(np.float32)
-        given += values
-        trace = _run(lanes, _Beats(values.view(np.uint32), keep, last), errors, 0x4248_0000, cycles=count + 20)  # 50
-        rows = [_elements(moved(trace, name)[1], lanes) for name in ("kept", "dropped")]
-        assert ((rows[0] == 0) | (np.abs(rows[0].view(np.float32)) >= 50)).all()
-        sent += rows[0].view(np.float32)
-        errors = dataclasses.replace(errors, elements=rows[1])
-    assert 0 < np.count_nonzero(sent) < sent.size
-    np.testing.assert_array_equal(sent + errors.elements.view(np.float32), given)
-
-
-def _elements(rows, lanes):
-    return np.ascontiguousarray(rows).view("<u4").reshape(len(rows), -1)[:, :lanes].astype(np.uint32)
 
 
 # --- every cycle
@@ -210,6 +141,8 @@ def _model(unit, drawn, willing, ready):
 
 
 BENCH = UnitBench(lambda lanes: MagnitudeMask(lanes=lanes), _model, _drive, rate=0.7)
+test_reset_in_a_packet = BENCH.resets([(lanes,) for lanes in masks.LANES], (1, 2, 5, 8, 9, 10, 11, 12, 20, 40),
+                                      count=COUNT, drive=functools.partial(_drive, count=100))
 test_cocotb = BENCH.cocotb([(2,)], cut=14, drive=functools.partial(_drive, count=60, held=True))
 
 #: Assignments of four stall patterns in which any two streams meet each pair: lines over the field of four elements,
@@ -235,49 +168,3 @@ def test_lockstep(lanes, pattern):
     drive = _drive(np.random.default_rng(seed), lanes, COUNT if seed % 2 else 300, more=seed % 3)
     run = BENCH.check((lanes,), seed=seed, kinds=kinds, count=COUNT, drive=drive)
     assert len(run.moves("gradients")) > 30
-
-
-@pytest.mark.parametrize("stalled", ["kept", "dropped"])
-def test_one_output_stalls(stalled):
-    """An output goes on for as many beats as a queue holds, and no more, while the other one stalls."""
-    gradients, errors = _beats(np.random.default_rng(1), 100, 4)
-    never = np.zeros(200, bool)
-    free, sinks = ("dropped", {"ready": never}) if stalled == "kept" else ("kept", {"dropped_ready": never})
-    trace = _run(4, gradients, errors, 0x3F80_0000, cycles=200, **sinks)
-    assert len(moved(trace, "gradients")[0]) == len(moved(trace, "errors")[0]) == MagnitudeMask.depth
-    assert len(moved(trace, free)[0]) == MagnitudeMask.depth
-    assert trace[f"{stalled}__valid"].any()
-    assert not len(moved(trace, stalled)[0])
-    trace = _run(4, gradients, errors, 0x3F80_0000, cycles=30, reset=False)
-    assert len(moved(trace, stalled)[0]) == 30
-
-
-# --- packets of different lengths, and reset
-
-
-@pytest.mark.parametrize("difference", [-3, -1, 1, 3])
-def test_packets_differ(difference):
-    """Beats are paired regardless of packets, and the results have the packets of the gradients."""
-    generator = np.random.default_rng(1)
-    gradients, errors = _beats(generator, 40, 4)
-    for beats, first in ((gradients, 20), (errors, 20 + difference)):
-        beats.last[:] = False
-        beats.last[[first - 1, 39]] = True
-    trace = _run(4, gradients, errors, 0x3F80_0000, cycles=60)
-    kept, dropped, _ = _expected(gradients, errors, 0x3F80_0000)
-    np.testing.assert_array_equal(moved(trace, "kept")[1], kept)
-    np.testing.assert_array_equal(moved(trace, "dropped")[1], dropped)
-
-
-@pytest.mark.parametrize("given", [1, 2, 5, 8, 9, 10, 11, 12, 20, 40])
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_reset_in_a_packet(lanes, given):
-    """A reset discards the pairs in the arithmetic and in the queues, whether outputs stall or not."""
-    for ready in (True, np.arange(given) < given // 2):
-        _run(lanes, *_beats(np.random.default_rng(given), 100, lanes), 0x3F80_0000, cycles=given, ready=ready)
-        gradients, errors = _beats(np.random.default_rng(given + 1), 50, lanes)
-        trace = _run(lanes, gradients, errors, 0x3F80_0000, cycles=70)
-        kept, dropped, replaced = _expected(gradients, errors, 0x3F80_0000)
-        np.testing.assert_array_equal(moved(trace, "kept")[1], kept)
-        np.testing.assert_array_equal(moved(trace, "dropped")[1], dropped)
-        assert trace["replaced"].sum() == replaced.sum()

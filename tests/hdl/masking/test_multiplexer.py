@@ -4,15 +4,12 @@ import itertools
 import numpy as np
 import pytest
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
-from amaranth.lib import stream, wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib import wiring
 
 from hdl.masking.multiplexer import MaskMultiplexer, masked_beat_layout
-from hdl.streams.stream import beat_layout, connect_stream
 from sim import formal
 from sim.golden.stream import queue
 from sim.payload import pack
-from sim.verilated.vectors import Feed
 from tests.hdl.masking import masks
 from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refused_values
@@ -38,7 +35,7 @@ def _drive(generator, lanes, width, held=False):
 def _model(unit, drawn, willing, ready):
     """A queue of one beat; a beat gets the alternative of the cycle in which it is taken."""
     elements, mask, keep, last, alternatives = drawn
-    trace = queue(depth=1, latency=1, beats=len(last), willing=willing["i"], ready=ready["o"])
+    trace = queue(depth=1, latency=unit.latency, beats=len(last), willing=willing["i"], ready=ready["o"])
     if np.ndim(alternatives):
         alternatives = np.resize(alternatives[trace.accepted], len(last))[:, None]
     rows = masks.data_rows(np.where(mask, elements, alternatives), keep, last, unit.width)
@@ -57,36 +54,6 @@ test_width = refused_values(MaskMultiplexer, {"lanes": 4}, "width", [0, -1, 8.0,
                             "Element width must be a positive integer")
 
 
-def test_ports():
-    component = MaskMultiplexer(lanes=16, width=8)
-    assert (component.lanes, component.width) == (16, 8)
-    assert component.i.payload.shape() == masked_beat_layout(16, 8)
-    assert component.o.payload.shape() == beat_layout(16, 8)
-
-
-# --- values and cycles
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_throughput(case):
-    """A beat passes in every cycle, each one cycle later."""
-    run = BENCH.check(case, count=COUNT)
-    assert run.moves().tolist() == list(range(MaskMultiplexer.latency, COUNT))
-
-
-def test_alternative_is_taken_with_the_beat():
-    """The alternative may change from beat to beat, without effect on a beat on offer."""
-    unit = BENCH.unit(1, 8)
-    unit.reset()
-    rows = pack(masked_beat_layout(1, 8), {"elements": np.full((4, 1), 9), "mask": [0, 0, 1, 0], "keep": [1] * 4,
-                                           "last": [0] * 4})
-    ready = np.array([1, 0, 0, 1, 1, 1, 1, 1], bool)
-    trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": ready}, inputs={"alternative": np.arange(1, 9)})
-    when = np.flatnonzero(trace["o__valid"])
-    assert when.tolist() == [1, 2, 3, 4, 5, 6]
-    assert (trace["o__payload"][when] & 0xFF).tolist() == [1, 1, 1, 4, 9, 6]
-
-
 # --- proven
 
 
@@ -95,22 +62,18 @@ class _Passes(wiring.Component):
 
     def __init__(self, lanes, width):
         self._unit = MaskMultiplexer(lanes=lanes, width=width)
-        super().__init__({
-            "alternative": In(width), "i": In(stream.Signature(self._unit.i.payload.shape())),
-            "o": Out(stream.Signature(self._unit.o.payload.shape()))})
+        super().__init__(self._unit.signature)
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = self._unit
-        connect_stream(m, self.i, unit.i)
-        connect_stream(m, unit.o, self.o)
+        wiring.connect(m, outer=wiring.flipped(self), unit=unit)
         taken = Signal.like(self.i.payload)
         instead = Signal.like(self.alternative)
         held = Signal()
         with m.If(self.i.ready):
             m.d.sync += [held.eq(self.i.valid), taken.eq(self.i.payload), instead.eq(self.alternative)]
         m.d.comb += [
-            unit.alternative.eq(self.alternative),
             Assume(~ResetSignal()),
             Assume(formal.holds(m, "i", self.i)),
             Assert(formal.holds(m, "o", self.o)),

@@ -5,7 +5,6 @@ import functools
 import numpy as np
 import pytest
 
-from hdl.masking.mask import mask_beat_layout
 from hdl.masking.source import MaskSource
 from sim.golden import masking as model
 from sim.verilated.vectors import Feed
@@ -49,12 +48,6 @@ def _run(lanes, beats, words, *, cycles):
                          cycles=cycles)
 
 
-def test_ports():
-    component = MaskSource(lanes=8)
-    assert component.lanes == 8
-    assert component.i.payload.shape() == component.o.payload.shape() == mask_beat_layout(8)
-
-
 # --- values
 
 
@@ -81,16 +74,3 @@ def test_a_word_is_taken_with_the_first_beat_that_needs_it(lanes):
     beats = model.mask_beats([job], lanes, kept)
     trace = _run(lanes, model.mask_beats([job], lanes), np.concatenate([words, _SPARE]), cycles=len(beats) + 10)
     assert moved(trace, "words")[0].tolist() == np.flatnonzero(beats.word).tolist()
-
-
-@pytest.mark.parametrize("lanes", masks.LANES)
-def test_without_external(lanes):
-    """Beats that are not external pass unchanged and take no word, also between external jobs."""
-    generator = np.random.default_rng(lanes)
-    jobs = masks.jobs(generator, 60)
-    assert 10 < sum(job.mask.external for job in jobs) < 50
-    words, kept = masks.external_all(generator, jobs)
-    want = model.mask_beats(jobs, lanes, kept)
-    trace = _run(lanes, model.mask_beats(jobs, lanes), np.concatenate([words, _SPARE]), cycles=len(want) + 10)
-    np.testing.assert_array_equal(moved(trace)[1], masks.mask_rows(want, external=False))
-    assert len(moved(trace, "words")[0]) == len(words)

@@ -2,7 +2,6 @@
 import dataclasses
 import functools
 
-import cocotb
 import numpy as np
 import pytest
 
@@ -11,14 +10,14 @@ from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.burst_controller import command_layout
 from hdl.optimizer.fixed_point import INT16, INT18, FixedFormat
 from hdl.optimizer.rules import Rule as HardwareRule
-from hdl.streams.stream import beat_layout
-from sim import regression
 from sim.golden.fixed_point import FixedSettings
 from sim.golden.optimizer import Rule, Settings, update
 from sim.golden.optimizer_burst import NEVER, Burst, Model
-from sim.payload import unpack
-from sim.streams import STALLS, Monitor, Sink, Source, stall_array, stalls, start
+from sim.payload import pack
+from sim.streams import STALLS, stall_array
 from sim.verilated.optimizer import Lockstep, beats, floats, operands, settings_bits
+from tests.hdl.compression.packets import kept
+from tests.hdl.unit_bench import under_cocotb
 from tests.refusals import refused
 
 # Every size of reducer tree in every format, five configurations with every rule, other sets of rules, all lanes at
@@ -282,52 +281,23 @@ def test_not_finite():
             assert np.argmax(trace.signals["nonfinite"]) < np.argmax(trace.signals["bursts"])
 
 
-# The same under cocotb, with a small unit, since neither its size nor Adam's arithmetic matters here.
+# A small unit, since neither its size nor Adam's arithmetic matters here.
 STREAMED = {"workers": 2, "lanes": 2, "depth": 16, "update_lanes": 1}
-
-
-@functools.cache
-def streamed():
-    return StreamedOptimizer(**STREAMED, rules=MOMENTUM)
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def updates_every_weight(dut):
-    parameters = regression.parameters()
-    rule = Rule(parameters["rule"])
-    scalars = settings(rule)
-    model = Model(**STREAMED, arithmetic=floats(streamed().lane))
-    layout = beat_layout(model.lanes)
-    generator = np.random.default_rng(7)
-    bursts = [Burst(int(generator.integers(1, model.depth + 1)), int(generator.integers(4))) for _ in range(12)]
-    fills = operands(model, bursts, scalars, anything(generator, 0))
-    trace = model.run(bursts, scalars, fills, stalls={}, cycles=1)
-
-    def pattern():
-        return stalls(parameters["stalls"], seed=int(generator.integers(1 << 30)), rate=0.6)
-
-    dut.settings.value = settings_bits(streamed(), scalars)
-    await start(dut)
-    commands = Source(dut, "command", command_layout(model.workers, model.depth), stalls=pattern())
-    cocotb.start_soon(commands.send([{"count": burst.count, "active": burst.active} for burst in bursts]))
-    for name, stream in fills.items():
-        rows = unpack(layout, beats(stream, layout))
-        offered = [{key: rows[key][number].tolist() for key in rows} for number in range(len(rows["keep"]))]
-        cocotb.start_soon(Source(dut, name, layout, stalls=pattern()).send(offered))
-    received, monitors = {}, {}
-    for name, rows in trace.rows.items():
-        monitors[name] = Monitor(dut, name, layout)
-        received[name] = cocotb.start_soon(Sink(dut, name, layout, stalls=pattern()).receive(len(rows.keep)))
-    for name, task in received.items():
-        rows = trace.rows[name]
-        for number, beat in enumerate(await task):
-            assert (beat["keep"], beat["last"]) == (rows.keep[number], rows.last[number])
-            for lane in range(int(rows.keep[number]).bit_count()):
-                assert beat["elements"][lane] == rows.elements[number][lane], (name, number, lane)
-        assert len(monitors[name].beats) == len(rows.keep)
 
 
 @pytest.mark.parametrize(("rule", "kind"), [
     (Rule.SGD, "none"), (Rule.MOMENTUM, "geometric"), (Rule.MOMENTUM, "freeze"), (Rule.SGD, "alternating")])
-def test_streams(rule, kind):
-    regression.run(streamed(), module=__name__, parameters={"rule": int(rule), "stalls": kind})
+def test_cocotb(rule, kind):
+    """Every weight is updated under cocotb, too, after a reset within bursts."""
+    component, scalars = StreamedOptimizer(**STREAMED, rules=MOMENTUM), settings(rule)
+    generator = np.random.default_rng(7)
+    model, layout = Model(**STREAMED, arithmetic=floats(component.lane)), component.weights.payload.shape()
+    bursts = [Burst(int(generator.integers(1, model.depth + 1)), int(generator.integers(4))) for _ in range(12)]
+    fills = operands(model, bursts, scalars, anything(generator, 0))
+    sent = {name: beats(stream, layout) for name, stream in fills.items()}
+    sent["command"] = pack(command_layout(model.workers, model.depth), {
+        "count": [burst.count for burst in bursts], "active": [burst.active for burst in bursts]})
+    wanted = {name: pack(layout, {"elements": rows.elements.reshape(-1, 2), "keep": rows.keep, "last": rows.last})
+              for name, rows in model.run(bursts, scalars, fills, stalls={}, cycles=1).rows.items()}
+    under_cocotb(component, kind, sent, {name: (rows, kept(rows, model.lanes)) for name, rows in wanted.items()},
+                 inputs={"settings": settings_bits(component, scalars)})

@@ -2,7 +2,6 @@
 import dataclasses
 import functools
 
-import cocotb
 import numpy as np
 import pytest
 from amaranth.lib import data
@@ -19,14 +18,14 @@ from hdl.optimizer.fixed_point import (
     fixed_settings_layout,
 )
 from hdl.optimizer.rules import Rule as HardwareRule
-from sim import regression
 from sim.golden import fixed_point as golden
 from sim.golden.fixed_point import Fixed, FixedSettings, from_bits, quantise, to_bits
 from sim.golden.optimizer import Rule
 from sim.payload import pack, to_int
-from sim.streams import cycles, start
 from sim.verilated import vectors
 from sim.verilated.vectors import Unit
+from tests.hdl.floating import pipeline
+from tests.refusals import refused, refused_values
 
 COUNT = 60_000
 ONE = 1 << FRACTION_BITS
@@ -37,52 +36,29 @@ WIDTHS = [8, 16, 18]
 WORKERS = [1, 2, 3, 8]
 
 
-def message(error, factory, **parameters):
-    with pytest.raises(error) as raised:
-        factory(**parameters)
-    return str(raised.value)
-
-
-@pytest.mark.parametrize("width", [7, 19, 16.0, None])
-def test_format(width):
-    assert message(ValueError, FixedFormat, width=width) == (
-        f"Width must be an integer between 8 and 18, not {width!r}")
+test_format = refused_values(
+    FixedFormat, {}, "width", [7, 19, 16.0, None], "Width must be an integer between 8 and 18")
+test_format_of_reducer, test_format_of_lane = (refused_values(
+    factory, base, "format", [None, 16, (16,)], "Format must be a FixedFormat", error=TypeError)
+    for factory, base in ((FixedReducer, {"workers": 2}), (FixedLane, {})))
+test_workers_of_reducer, test_workers_of_lane = (refused_values(
+    factory, {}, "workers", [0, 9, 2.0, None], "Worker count must be between 1 and 8")
+    for factory in (FixedReducer, FixedLane))
+test_rules = refused_values(
+    FixedLane, {}, "rules", [(), [HardwareRule.SGD], (HardwareRule.SGD, HardwareRule.SGD), (0,), None],
+    "Rules must be a tuple of different rules")
+test_other_rules = refused(FixedLane, {}, [
+    ({"rules": (*BOTH, rule)}, f"Rule of a fixed-point lane must be SGD or MOMENTUM, not {rule!r}")
+    for rule in HardwareRule if rule not in BOTH])
+test_primitive_of_block, test_primitive_of_lane = (refused_values(
+    factory, {}, "primitive", [2, None, "MULT18X18D"], "Use of the primitive must be True or False")
+    for factory in (MultiplierBlock, FixedLane))
 
 
 def test_names():
     assert (INT16.width, INT18.width) == (16, 18)
     assert FixedFormat(width=18) == INT18
     assert (golden.FRACTION_BITS, golden.SCALAR_WIDTH) == (FRACTION_BITS, SCALAR_WIDTH)
-
-
-@pytest.mark.parametrize("format", [None, 16, (16,)])
-@pytest.mark.parametrize("factory", [functools.partial(FixedReducer, workers=2), FixedLane])
-def test_format_of_units(factory, format):
-    assert message(TypeError, factory, format=format) == f"Format must be a FixedFormat, not {format!r}"
-
-
-@pytest.mark.parametrize("workers", [0, 9, 2.0, None])
-@pytest.mark.parametrize("factory", [FixedReducer, FixedLane])
-def test_workers(factory, workers):
-    assert message(ValueError, factory, workers=workers) == f"Worker count must be between 1 and 8, not {workers!r}"
-
-
-@pytest.mark.parametrize("rules", [(), [HardwareRule.SGD], (HardwareRule.SGD, HardwareRule.SGD), (0,), None])
-def test_rules(rules):
-    assert message(ValueError, FixedLane, rules=rules) == f"Rules must be a tuple of different rules, not {rules!r}"
-
-
-@pytest.mark.parametrize("rule", [rule for rule in HardwareRule if rule not in BOTH])
-def test_other_rules(rule):
-    assert message(ValueError, FixedLane, rules=(*BOTH, rule)) == (
-        f"Rule of a fixed-point lane must be SGD or MOMENTUM, not {rule!r}")
-
-
-@pytest.mark.parametrize("primitive", [2, None, "MULT18X18D"])
-@pytest.mark.parametrize("factory", [MultiplierBlock, FixedLane])
-def test_primitive(factory, primitive):
-    assert message(ValueError, factory, primitive=primitive) == (
-        f"Use of the primitive must be True or False, not {primitive!r}")
 
 
 @pytest.mark.parametrize(("workers", "levels"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (6, 3), (7, 3), (8, 3)])
@@ -143,6 +119,11 @@ def lane(width, workers, name, primitive=False):
     return component, Unit(component)
 
 
+def delayed(values, cycle, settle):
+    """Values of which the first is in the given cycle, in a run that is longer by ``settle`` cycles."""
+    return np.concatenate([np.zeros(cycle, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
+
+
 def check(component, unit, workers, rule, generator):
     """Apply new operands and scalars in every cycle, each at its own time, and compare all results."""
     width = component.format.width
@@ -155,17 +136,15 @@ def check(component, unit, workers, rule, generator):
     total, weight, velocity, scale, rate, momentum = operands
     settle = component.latency
 
-    def at(values, cycle):
-        """Delay the values so that the first is in the given cycle."""
-        return np.concatenate([np.zeros(cycle, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
-
     # A command holds the scalars. Here they change with the operands, for as many different values.
-    inputs = {"settings": pack(fixed_settings_layout(), {
-        "rule": np.full(COUNT + settle, int(rule)), "gradient_scale": at(scale, 0), "momentum": at(momentum, 0),
-        "learning_rate": at(rate, component.weight_offset - component.multiplier_latency)})}
-    inputs |= {"total": at(total, 0), "weight": at(weight, component.weight_offset)}
+    times = {"total": (total, 0), "weight": (weight, component.weight_offset), "gradient_scale": (scale, 0),
+             "momentum": (momentum, 0),
+             "learning_rate": (rate, component.weight_offset - component.multiplier_latency)}
+    inputs = {name: delayed(*values, settle) for name, values in times.items()}
+    inputs["settings"] = pack(fixed_settings_layout(), {"rule": np.full(COUNT + settle, int(rule)), **{
+        name: inputs.pop(name) for name in ("gradient_scale", "learning_rate", "momentum")}})
     if component.planes:
-        inputs["state__0"] = at(velocity, component.state_offsets[0])
+        inputs["state__0"] = delayed(velocity, component.state_offsets[0], settle)
     outputs = unit.run(inputs)
     new_weight, new_state = model.update(total, weight, [velocity], FixedSettings(rule, scale, rate, momentum))
     wrong = np.flatnonzero(outputs["new_weight"][settle:] != new_weight)
@@ -270,9 +249,8 @@ def test_training():
         rows = packed(to_bits(gradients, 18).T, 18)
         total = sums.run({"i": rows}, drain=reducer.latency)["o"][reducer.latency:]
         settle = component.latency
-        inputs = {name: np.concatenate([np.zeros(cycle, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
-                  for name, values, cycle in (("total", total, 0), ("state__0", to_bits(velocity, 18), 0),
-                                              ("weight", to_bits(weights, 18), component.weight_offset))}
+        inputs = {"total": delayed(total, 0, settle), "state__0": delayed(to_bits(velocity, 18), 0, settle),
+                  "weight": delayed(to_bits(weights, 18), component.weight_offset, settle)}
         outputs = updates.run({**inputs, "settings": settings})
         new_velocity = outputs["new_state__0"][component.state_latencies[0]:][:count]
         return from_bits(outputs["new_weight"][settle:], 18), from_bits(new_velocity, 18)
@@ -297,48 +275,18 @@ def test_training():
     assert abs(weights - target).max() < 23
 
 
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def one_result_per_cycle(dut):
-    """The results of one cycle's operands are on the outputs after their latencies, for one cycle."""
-    times = regression.parameters()
-    generator = np.random.default_rng(1)
-    model = Fixed()
-    total, weight, velocity = (draw(generator, 18, 201) for _ in range(3))
+def test_timing():
+    """One result per cycle under cocotb, each at its latency; a reset neither clears nor stops the pipeline."""
+    component, count = FixedLane(), 200
+    generator, model = np.random.default_rng(1), Fixed()
+    total, weight, velocity = (draw(generator, 18, count) for _ in range(3))
     settings = FixedSettings(Rule.MOMENTUM, 3 * ONE // 4, ONE // 10, 9 * ONE // 10)
     new_weight, (new_state,) = model.update(total, weight, [velocity], settings)
-    await start(dut)
-    dut.settings.value = to_int(fixed_settings_layout(), {
+    bits = to_int(fixed_settings_layout(), {
         name: int(getattr(settings, name)) for name in fixed_settings_layout().members})
-    for n in range(len(total) + times["latency"]):
-        dut.total.value = int(total[n]) if n < len(total) else 0
-        dut.state__0.value = int(velocity[n]) if n < len(total) else 0
-        if 0 <= n - times["weight"] < len(total):
-            dut.weight.value = int(weight[n - times["weight"]])
-        await cycles(dut, 1)
-        if 0 <= n - times["state"] < len(total):
-            assert dut.new_state__0.value.to_unsigned() == new_state[n - times["state"]]
-        if n >= times["latency"]:
-            assert dut.new_weight.value.to_unsigned() == new_weight[n - times["latency"]]
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def goes_on_through_reset(dut):
-    """A reset neither clears nor stops the pipeline."""
-    latency = regression.parameters()["latency"]
-    await start(dut)
-    dut.settings.value = to_int(fixed_settings_layout(), {
-        "rule": 0, "gradient_scale": ONE, "learning_rate": ONE, "momentum": 0})
-    dut.total.value, dut.state__0.value, dut.weight.value = 1234, 0, 0
-    await cycles(dut, 1)
-    dut.total.value = 0
-    dut.rst.value = 1
-    await cycles(dut, latency)
-    assert dut.new_weight.value.to_signed() == -1234
-    await cycles(dut, 1)
-    assert dut.new_weight.value.to_signed() == 0
-
-
-def test_timing():
-    component = FixedLane()
-    regression.run(component, module=__name__, parameters={
-        "latency": component.latency, "weight": component.weight_offset, "state": component.state_latencies[0]})
+    settle, early = component.latency, component.latency - component.state_latencies[0]
+    pipeline.check(component, {
+        "settings": [bits] * (count + settle), "total": delayed(total, 0, settle),
+        "state__0": delayed(velocity, component.state_offsets[0], settle),
+        "weight": delayed(weight, component.weight_offset, settle)}, {
+        "new_weight": delayed(new_weight, 0, settle), "new_state__0": delayed(new_state[early:], 0, settle + early)})

@@ -10,8 +10,8 @@ from sim.golden.optimizer import Rule, update
 from sim.payload import pack
 from sim.verilated.optimizer import floats
 from sim.verilated.vectors import Unit
-from tests.hdl.optimizer.updates import SCALARS, SETS, draw, settings_of
-from tests.refusals import refuses
+from tests.hdl.optimizer.updates import SETS, compare, draw, state_of, values
+from tests.refusals import refused_values
 
 COUNT = 60_000
 
@@ -25,13 +25,10 @@ def lane(name):
     return component, Unit(component)
 
 
-@pytest.mark.parametrize("rules", [(), [HardwareRule.SGD], (HardwareRule.SGD, HardwareRule.SGD), (0,), None])
-def test_rules(rules):
-    refuses(f"Rules must be a tuple of different rules, not {rules!r}", UpdateLane, rules=rules)
-
-
-def test_dsps():
-    refuses("DSP block count must be 4, 2 or 1, not 3", UpdateLane, dsps=3)
+test_rules = refused_values(
+    UpdateLane, {}, "rules", [(), [HardwareRule.SGD], (HardwareRule.SGD, HardwareRule.SGD), (0,), None],
+    "Rules must be a tuple of different rules")
+test_dsps = refused_values(UpdateLane, {}, "dsps", [3], "DSP block count must be 4, 2 or 1")
 
 
 def test_rules_agree_with_the_model():
@@ -52,9 +49,8 @@ def test_latencies(name):
 def check(name, settings, generator, kind):
     """Apply operands in every cycle, each at its own time, and compare all results."""
     component, unit = lane(name)
-    total, weight, *state = (draw(generator, kind, COUNT) for _ in range(2 + component.planes))
-    if kind == "ordinary" and component.planes == 2:
-        state[1] &= np.uint32(0x7FFF_FFFF)  # a mean of squares is not negative
+    total, weight = (draw(generator, kind, COUNT) for _ in range(2))
+    state = state_of(generator, kind, COUNT, component.planes)
     lead = 2  # the settings are there before the operands
     settle = component.latency + lead
 
@@ -70,23 +66,9 @@ def check(name, settings, generator, kind):
         inputs[f"state__{plane}"] = at(state[plane], offset)
     outputs = unit.run(inputs)
     new_weight, new_state = update(total, weight, state, settings)
-    for plane in range(settings.planes):
-        begin = lead + component.state_latencies[plane]
-        got = outputs[f"new_state__{plane}"][begin:begin + COUNT]
-        wrong = np.flatnonzero(got != new_state[plane])
-        assert wrong.size == 0, f"plane {plane}, element {wrong[0]}: {got[wrong[0]]:08x}"
-    got = outputs["new_weight"][lead + component.latency:][:COUNT]
-    wrong = np.flatnonzero(got != new_weight)
-    assert wrong.size == 0, f"element {wrong[0]}: {got[wrong[0]]:08x}, not {new_weight[wrong[0]]:08x}"
+    compare(outputs, {"new_weight": (component.latency, new_weight), **{
+        f"new_state__{plane}": (component.state_latencies[plane], new_state[plane])
+        for plane in range(settings.planes)}}, lead, COUNT)
 
 
-@pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
-@pytest.mark.parametrize(("name", "rule"), CASES)
-def test_values(name, rule, kind):
-    """Results are right with the usual scalars, with those that turn a part off, and with arbitrary ones."""
-    seed = [int(rule), len(name), len(kind)]
-    print(f"seed {seed}")
-    generator = np.random.default_rng(seed)
-    wild = [draw(generator, "bits", COUNT)[0] for _ in SCALARS]
-    for settings in settings_of(rule, wild):
-        check(name, settings, generator, kind)
+test_values = values(check, CASES, COUNT)

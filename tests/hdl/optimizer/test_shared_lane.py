@@ -10,7 +10,7 @@ from sim.golden.optimizer import Rule, reduce, update
 from sim.payload import pack
 from sim.verilated.native import Arithmetic
 from sim.verilated.vectors import Unit
-from tests.hdl.optimizer.updates import SCALARS, SETS, draw, settings_of
+from tests.hdl.optimizer.updates import SCALARS, SETS, compare, draw, settings_of, state_of, values
 from tests.refusals import refused
 
 COUNT = 6_000
@@ -57,9 +57,7 @@ def check(name, settings, generator, kind, arithmetic=Arithmetic.GATEWARE):
     component, unit = lane(name, arithmetic)
     interval, workers, *_ = LANES[name]
     gradients = [draw(generator, kind, COUNT) for _ in range(workers)]
-    weight, *state = (draw(generator, kind, COUNT) for _ in range(1 + component.planes))
-    if kind == "ordinary" and component.planes == 2:
-        state[1] &= np.uint32(0x7FFF_FFFF)  # a mean of squares is not negative
+    weight, state = draw(generator, kind, COUNT), state_of(generator, kind, COUNT, component.planes)
     lead = interval  # the settings are there before the operands
     cycles = (COUNT + 2) * interval + -(-(component.reducer_latency + component.latency) // interval) * interval
 
@@ -83,22 +81,10 @@ def check(name, settings, generator, kind, arithmetic=Arithmetic.GATEWARE):
     expected = {"total": (summed, total), "new_weight": (summed + component.latency, new_weight)}
     for plane in range(settings.planes):
         expected[f"new_state__{plane}"] = summed + component.state_latencies[plane], new_state[plane]
-    for output, (cycle, want) in expected.items():
-        got = outputs[output][lead + cycle:][:COUNT * interval:interval]
-        wrong = np.flatnonzero(got != want)
-        assert wrong.size == 0, f"{output}, element {wrong[0]}: {got[wrong[0]]:08x}, not {want[wrong[0]]:08x}"
+    compare(outputs, expected, lead, COUNT, interval)
 
 
-@pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
-@pytest.mark.parametrize(("name", "rule"), CASES)
-def test_values(name, rule, kind):
-    """Results are right with the usual scalars, with those that turn a part off, and with arbitrary ones."""
-    seed = [int(rule), len(name), len(kind)]
-    print(f"seed {seed}")
-    generator = np.random.default_rng(seed)
-    wild = [draw(generator, "bits", COUNT)[0] for _ in SCALARS]
-    for settings in settings_of(rule, wild):
-        check(name, settings, generator, kind)
+test_values = values(check, CASES, COUNT)
 
 
 @pytest.mark.parametrize("rule", SETS["all"])

@@ -9,6 +9,8 @@ from sim.streams import STALLS, stall_array
 from sim.verilated.optimizer import beats
 from sim.verilated.vectors import Feed, Unit, unpack
 from tests.refusals import refuses
+from tests.traces import moved
+from tests.traces import taken as beats_taken
 
 WIDTHS = [(4, 1), (4, 2), (8, 1), (2, 2), (1, 1)]
 
@@ -32,12 +34,10 @@ def runs(seed):
 def taken(unit, beats_in, lanes_out, give, take, seed):
     """Cycles in which beats leave, and the fields of these beats."""
     cycles = 12 * 8 * len(beats_in) + 400
-    ready = stall_array(take, cycles, seed=seed)
     unit.reset()
     trace = unit.lockstep(sources={"i": Feed(beats_in, willing=stall_array(give, cycles, seed=seed + 99))},
-                          sinks={"o": ready})
-    done = np.flatnonzero(trace["o__valid"].astype(bool) & ready[:len(trace["o__valid"])])
-    return done, unpack(beat_layout(lanes_out), trace["o__payload"][done]), trace
+                          sinks={"o": stall_array(take, cycles, seed=seed)})
+    return *beats_taken(trace, "o", beat_layout(lanes_out)), trace
 
 
 @pytest.mark.parametrize(("lanes", "slice_lanes"), WIDTHS)
@@ -57,8 +57,8 @@ def test_splitter(lanes, slice_lanes):
         assert (flags == np.concatenate(kept).reshape(shape)).all(), f"seed {seed}"
         assert np.flatnonzero(given["last"]).tolist() == ends.tolist(), f"seed {seed}"
         # A row is taken along with its last slice.
-        accepted = np.flatnonzero(trace["i__valid"] & trace["i__ready"])
-        assert accepted.tolist() == done[lanes // slice_lanes - 1::lanes // slice_lanes].tolist(), f"seed {seed}"
+        slices = lanes // slice_lanes
+        assert moved(trace, "i")[0].tolist() == done[slices - 1::slices].tolist(), f"seed {seed}"
         if give == take == "none":
             assert done.tolist() == list(range(RowSplitter.latency, len(done) + RowSplitter.latency))
 
@@ -79,5 +79,4 @@ def test_joiner(lanes, slice_lanes):
             # A row takes one cycle per slice, and one more.
             slices = [-(-int(keep).bit_count() // slice_lanes) for keep in rows["keep"]]
             assert done.tolist() == (np.cumsum([count + 1 for count in slices]) - 1).tolist()
-            accepted = np.flatnonzero(trace["i__valid"] & trace["i__ready"])
-            assert accepted[slices[0] - 1] + RowJoiner.latency == done[0]
+            assert moved(trace, "i")[0][slices[0] - 1] + RowJoiner.latency == done[0]

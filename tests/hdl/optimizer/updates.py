@@ -1,6 +1,7 @@
 """Operands and scalars for the tests of both update lanes."""
 
 import numpy as np
+import pytest
 
 from hdl.optimizer.rules import Rule as HardwareRule
 from sim.golden.optimizer import Rule, Settings
@@ -39,3 +40,34 @@ def settings_of(rule, wild):
         for nesterov in (False, True) if rule == Rule.MOMENTUM else (rule == Rule.ADAM,):
             patterns = {scalar: int(np.float32(value).view(np.uint32)) for scalar, value in scalars.items()}
             yield Settings(rule, nesterov=nesterov, **patterns)
+
+
+def state_of(generator, kind, count, planes):
+    """State of a lane: a mean of squares is not negative."""
+    state = [draw(generator, kind, count) for _ in range(planes)]
+    if kind == "ordinary" and planes == 2:
+        state[1] &= np.uint32(0x7FFF_FFFF)
+    return state
+
+
+def compare(outputs, expected, lead, count, interval=1):
+    """Compare results with their ports: cycles from the operands, and values."""
+    for output, (cycle, want) in expected.items():
+        got = outputs[output][lead + cycle:][:count * interval:interval]
+        wrong = np.flatnonzero(got != want)
+        assert wrong.size == 0, f"{output}, element {wrong[0]}: {got[wrong[0]]:08x}, not {want[wrong[0]]:08x}"
+
+
+def values(check, cases, count):
+    """Test of the results with the usual scalars, with those that turn a part off, and with arbitrary ones."""
+    @pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
+    @pytest.mark.parametrize(("name", "rule"), cases)
+    def test(name, rule, kind):
+        seed = [int(rule), len(name), len(kind)]
+        print(f"seed {seed}")
+        generator = np.random.default_rng(seed)
+        wild = [draw(generator, "bits", count)[0] for _ in SCALARS]
+        for settings in settings_of(rule, wild):
+            check(name, settings, generator, kind)
+
+    return test

@@ -2,7 +2,8 @@
 
 from cocotb.triggers import RisingEdge
 
-PATIENCE = 20_000
+from tests.hdl.ring import packets as packets_of
+
 PACKET_WORDS = 13
 
 
@@ -15,16 +16,7 @@ def random_packets(generator, count, *, longest=PACKET_WORDS):
 
 
 def framed(packets):
-    return [{"data": word, "last": int(n == len(words) - 1)} for words in packets for n, word in enumerate(words)]
-
-
-async def wait_for(dut, condition, what):
-    edge = RisingEdge(dut.clk)
-    for _ in range(PATIENCE):
-        if condition():
-            return
-        await edge
-    raise AssertionError(f"Not within {PATIENCE} cycles: {what}")
+    return [beat for words in packets for beat in packets_of.framed(words)]
 
 
 async def starting(dut, packets, *, pattern):
@@ -32,7 +24,7 @@ async def starting(dut, packets, *, pattern):
     edge = RisingEdge(dut.clk)
     valid, ready, payload = dut.i__valid, dut.i__ready, dut.i__payload
     for words in packets:
-        for n, beat in enumerate(framed([words])):
+        for n, beat in enumerate(packets_of.framed(words)):
             while not next(pattern) or (n == 0 and not dut.may_start.value):
                 valid.value = 0
                 await edge

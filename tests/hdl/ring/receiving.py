@@ -5,8 +5,9 @@ from cocotb.triggers import FallingEdge
 
 from hdl.ring.header import expected_layout
 from hdl.streams.stream import word_layout
+from sim.golden.packet import packet
 from sim.streams import Sink, Source, cycles, stalls
-from tests.hdl.ring.packets import EPOCH, framed, record, wait_for
+from tests.hdl.ring.packets import EPOCH, accepted_log, framed, record, wait_for
 
 
 class Receiving:
@@ -81,10 +82,25 @@ class Receiving:
         self.dut.expected__valid.value = 0
 
     async def said(self, *kinds, count=1):
-        def enough():
-            return sum(entry[0] in kinds for entry in self.log) >= count
+        await wait_for(self.dut, lambda: len(self.entries(*kinds)) >= count,
+                       f"{count} of {kinds}, only {self.log[-5:]}")
 
-        await wait_for(self.dut, enough, f"{count} of {kinds}, only {self.log[-5:]}")
+    def forget(self):
+        """Begin a log."""
+        self.log.clear()
+        self.taken = 0
+
+    def entries(self, *kinds):
+        return [entry for entry in self.log if entry[0] in kinds]
+
+    async def passes(self, packets):
+        """Demand that packets of the expected headers are taken and given on, and nothing else is said."""
+        self.log.clear()
+        self.offer([packet(*pair) for pair in packets], [header for header, _ in packets])
+        await self.said("done", count=len(packets))
+        await wait_for(self.dut, lambda: not self.dut.payload__valid.value, "last word")
+        assert [entry for entry in self.log if entry != ("done",)] == accepted_log(packets)
+        assert self.log.count(("done",)) == len(packets)
 
     async def swallowed(self, count):
         await wait_for(self.dut, lambda: self.taken >= count, f"{count} words taken, only {self.taken}")
@@ -99,4 +115,4 @@ class Receiving:
         await cycles(self.dut, 2)
 
     def words(self):
-        return [entry[1:] for entry in self.log if entry[0] == "word"]
+        return [entry[1:] for entry in self.entries("word")]

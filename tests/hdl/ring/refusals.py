@@ -110,3 +110,7 @@ TABLE_REFUSED = {
     "length": (packet(dataclasses.replace(TABLE_HEADER, length=32), TABLE_PAYLOAD[:9]), TABLE_HEADER,
                Refusal.WRONG_LENGTH, 32 << 16 | 40),
 }
+
+#: Faults of each table, and a packet that passes.
+REFUSALS = {"zero_value": (REFUSED, HEADER, PAYLOAD), "mx9": (CODED_REFUSED, CODED_HEADER, CODED_PAYLOAD),
+            "table32": (TABLE_REFUSED, TABLE_HEADER, TABLE_PAYLOAD)}

@@ -14,7 +14,6 @@ from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.control.register_file import version_layout
 from hdl.ring.control import CUT_TIMEOUT, CollectiveControl, fault_layout, kind_layout
 from hdl.ring.order import Planner
-from hdl.streams.stream import connect_stream
 from sim import formal, regression
 from sim.payload import from_int, to_int
 from sim.streams import cycles, start
@@ -193,12 +192,7 @@ class EndsByReset(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = self._unit
-        connect_stream(m, self.command, unit.command)
-        connect_stream(m, unit.event, self.event)
-        for name, member in unit.signature.members.items():
-            if member.is_port:
-                outer, inner = getattr(self, name), getattr(unit, name)
-                m.d.comb += inner.eq(outer) if member.flow is In else outer.eq(inner)
+        wiring.connect(m, outer=wiring.flipped(self), unit=unit)
         held, aborting = Signal(range(unit.reset_cycles + 2)), Signal(range(_TIMEOUT + 3))
         m.d.sync += [held.eq(held + 1), aborting.eq(aborting + 1)]
         with m.If(~self.link_reset | ~unit.busy):

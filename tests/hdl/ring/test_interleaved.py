@@ -17,7 +17,8 @@ from hdl.streams.stream import connect_stream
 from sim.golden import interleaved
 from sim.golden.ring import block_indices, places
 from sim.streams import stall_array
-from sim.verilated.vectors import Unit, unpack
+from sim.verilated.vectors import Unit
+from tests.hdl.ring.test_order import meaning, taken_records
 
 ELEMENTS, SEGMENT = 2048, 64
 #: Places are modulo the next power of two.
@@ -90,14 +91,11 @@ def test_walk(pattern):
             sources={}, sinks={"records": stall_array(pattern, cycles, seed=seed)},
             inputs={"length": length, "size": size, "rank": rank, "turn": turn, "stride": stride, "both": both,
                     "scatter": scatter, "gather": gather, "start": start})
-        taken = np.flatnonzero(trace["records__valid"].astype(bool) & trace["records__ready"].astype(bool))
-        records = unpack(record_layout(ELEMENTS, SEGMENT), trace["records__payload"][taken])
-        found = list(zip(*(records[name].tolist() for name in (
-            "phase", "segment", "block", "place", "length", "first", "last")), strict=True))
-        found = [(*record[:3], record[3] if record[4] else None, *record[4:]) for record in found]
-        assert found == expected(length, size, rank, scatter, gather, bool(both), turn=turn, stride=stride), case
+        when, records = taken_records(trace, record_layout(ELEMENTS, SEGMENT))
+        assert meaning(records) == expected(
+            length, size, rank, scatter, gather, bool(both), turn=turn, stride=stride), case
         assert not trace["busy"][-1], case
-        pauses = np.flatnonzero(np.diff(trace["records__valid"].astype(np.int8), prepend=0) == 1)[1:] - taken[:-1]
+        pauses = np.flatnonzero(np.diff(trace["records__valid"].astype(np.int8), prepend=0) == 1)[1:] - when[:-1]
         allowed = {InterleavedGenerator.pause, InterleavedGenerator.pair_pause}
         if both and not (scatter and gather):
             allowed.add(InterleavedGenerator.longest_pause)

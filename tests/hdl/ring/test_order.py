@@ -17,10 +17,12 @@ from sim.golden import one_owner
 from sim.golden.ring import block_indices, places
 from sim.streams import stall_array
 from sim.verilated.vectors import Unit, unpack
-from tests.refusals import refuses
+from tests.refusals import refused
+from tests.traces import taken
 
 ELEMENTS, SEGMENT = 4096, 64
 FIELDS = ("phase", "segment", "block", "place", "length", "first", "last")
+LAYOUT = record_layout(ELEMENTS, SEGMENT)
 #: Places are modulo the next power of two.
 PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
@@ -97,10 +99,11 @@ def meaning(records):
     return [(*record[:3], record[3] if record[4] else None, *record[4:]) for record in records]
 
 
-def test_constructor_errors():
-    refuses("Segment must be 32 times a power of two, up to 512, not 96", Planner, elements=4096, segment=96)
-    refuses("Longest vector must be a multiple of 32, at least 32, not 100", Planner, elements=100, segment=64)
-    refuses("Most blocks must be between 1 and 255 nodes, not 256", Planner, elements=4096, segment=64, nodes_max=256)
+test_constructor_errors = refused(Planner, {"elements": 4096, "segment": 64}, [
+    ({"segment": 96}, "Segment must be 32 times a power of two, up to 512, not 96"),
+    ({"elements": 100}, "Longest vector must be a multiple of 32, at least 32, not 100"),
+    ({"nodes_max": 256}, "Most blocks must be between 1 and 255 nodes, not 256"),
+])
 
 
 def check(unit, generator, length, size, *, seed, pattern, segment, elements=ELEMENTS, nodes_max=SMALL_RING):
@@ -126,14 +129,12 @@ def check(unit, generator, length, size, *, seed, pattern, segment, elements=ELE
         found = unpack(first_layout(elements, nodes_max), trace[name][-1:])
         group = (block - turn) % size
         assert (found["group"][0], found["place"][0]) == (group, group * stride % space), case
-    taken = np.flatnonzero(trace["records__valid"].astype(bool) & trace["records__ready"].astype(bool))
-    records = unpack(record_layout(elements, segment, nodes_max), trace["records__payload"][taken])
+    when, records = taken_records(trace, record_layout(elements, segment, nodes_max))
     expected = order(length, size, rank, steps & 1, steps >> 1, segment, turn=turn, stride=stride, space=space)
-    columns = [records[field].tolist() for field in FIELDS]
-    assert meaning(zip(*columns, strict=True)) == meaning(expected), case
+    assert meaning(records) == meaning(expected), case
     assert not trace["busy"][-1], case
     offered = np.flatnonzero(np.diff(trace["records__valid"].astype(np.int8), prepend=0) == 1)
-    np.testing.assert_array_equal(offered[1:], taken[:-1] + 2, err_msg=case)
+    np.testing.assert_array_equal(offered[1:], when[:-1] + 2, err_msg=case)
     return done[0], case
 
 
@@ -183,7 +184,7 @@ def test_chain():
             expected = order(length, size, 0, steps & 1, steps >> 1, stride=stride)
             if steps == 0b01:
                 expected = [(*record[:5], bool(ends & 1), bool(ends >> 1)) for record in expected]
-            assert meaning(taken_records(trace, SEGMENT)) == meaning(expected), (ends, length, steps)
+            assert meaning(taken_records(trace)[1]) == meaning(expected), (ends, length, steps)
             assert not trace["busy"][-1]
 
 
@@ -211,18 +212,16 @@ def test_late():
                 elements = min(SEGMENT, length - segment * SEGMENT)
                 expected.append((int(gathers), segment, 0, int(place[segment * SEGMENT]) % PLACES, elements,
                                  gathers or bool(ends & 1), gathers or bool(ends >> 1)))
-            assert taken_records(trace, SEGMENT) == expected, case
+            assert taken_records(trace)[1] == expected, case
             size = generator.randint(2, 16)
             trace = unit.lockstep(sources={}, sinks={"records": stall_array(pattern, 9000, seed=seed)}, inputs={
                 **inputs, "start": np.pad(start, (0, 6000)), "size": size, "steps": 0b11, "ends": 0b11, "late": 0,
                 "single": 0})
-            found = taken_records(trace, SEGMENT)
             expected = order(length, size, 0, True, True, stride=stride)
-            assert meaning(found) == meaning(expected), f"{case}, size {size}"
+            assert meaning(taken_records(trace)[1]) == meaning(expected), f"{case}, size {size}"
 
 
-def taken_records(trace, segment):
-    """Records that were taken."""
-    taken = np.flatnonzero(trace["records__valid"].astype(bool) & trace["records__ready"].astype(bool))
-    records = unpack(record_layout(ELEMENTS, segment), trace["records__payload"][taken])
-    return list(zip(*(records[field].tolist() for field in FIELDS), strict=True))
+def taken_records(trace, layout=LAYOUT, name="records"):
+    """Cycles in which records were taken, and the records."""
+    when, records = taken(trace, name, layout)
+    return when, list(zip(*(records[field].tolist() for field in FIELDS), strict=True))

@@ -1,186 +1,152 @@
-"""Packets put together: hdl/ring/packetizer.py."""
+# amaranth: UnusedElaboratable=no
+"""Packets put together, in every cycle against a model: hdl/ring/packetizer.py."""
 
+import collections
 import dataclasses
-import itertools
+import functools
 import random
 
-import cocotb
 import pytest
-from cocotb.triggers import RisingEdge
 
-from hdl.ring.header import OVERHEAD_WORDS, header_layout
 from hdl.ring.packetizer import Packetizer
 from hdl.streams.stream import word_layout
-from sim import regression
 from sim.golden.packet import ABORT, Header, checksum, packet
-from sim.streams import STALLS, Monitor, Sink, Source, cycles, stalls, start
-from tests.hdl.ring.packets import Trace, framed, header_bits, random_packets, split, wait_for
+from sim.payload import to_int
+from sim.streams import STALLS, stalls
+from sim.verilated.vectors import Unit
+from tests.hdl.ring.packets import framed, random_packets
+from tests.traces import compare
+
+ABORTING = Header(type=ABORT, source=3, epoch=9, length=17)
 
 
-class Sending:
-    """A packetizer between a driver of each of its ports."""
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Inputs of a cycle: words of the header and a beat of payload on offer, or None."""
 
-    def __init__(self, dut, *, kind="none", seed=1, start_kind="none"):
-        self.dut = dut
-        self.header = Source(dut, "header", header_layout(), stalls=stalls(kind, seed=seed))
-        self.payload = Source(dut, "payload", word_layout(), stalls=stalls(kind, seed=seed + 1))
-        self.sink = Sink(dut, "o", word_layout(), stalls=stalls(kind, seed=seed + 2))
-        self.output = Monitor(dut, "o", word_layout())
-        self.tasks = []
-        dut.give_up.value = dut.clear.value = 0
-        cocotb.start_soon(self.sink.receive())
-        cocotb.start_soon(self._allow(stalls(start_kind, seed=seed + 3)))
+    header: list | None
+    payload: dict | None
+    ready: bool
+    may_start: bool
+    give_up: bool
+    clear: bool
 
-    async def _allow(self, pattern):
-        edge = RisingEdge(self.dut.clk)
-        for willing in pattern:
-            self.dut.may_start.value = willing
-            await edge
-
-    def offer(self, packets):
-        self.tasks = [
-            cocotb.start_soon(self.header.send([dataclasses.asdict(header) for header, _ in packets])),
-            cocotb.start_soon(self.payload.send([beat for _, words in packets for beat in framed(words)])),
-        ]
-
-    def withdraw(self):
-        for task in self.tasks:
-            task.cancel()
-        self.dut.header__valid.value = 0
-        self.dut.payload__valid.value = 0
-
-    async def sent(self, count):
-        await wait_for(self.dut, lambda: len(self.output.beats) >= count, f"{count} words sent")
+    def rows(self, noise):
+        return {"header__valid": self.header is not None,
+                "header__payload": self.header or [noise() for _ in range(3)],
+                "payload__valid": self.payload is not None,
+                "payload__payload": noise() if self.payload is None else to_int(word_layout(), self.payload),
+                "o__ready": self.ready, "may_start": self.may_start, "give_up": self.give_up, "clear": self.clear,
+                "abort_header": ABORTING.words() if self.give_up else [noise() for _ in range(3)]}
 
 
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def makes_packets(dut):
-    p = regression.parameters()
-    await start(dut)
-    bench = Sending(dut, kind=p["stalls"], seed=p["seed"], start_kind=p["stalls"])
-    packets = random_packets(random.Random(p["seed"]), 40)
-    bench.offer(packets)
-    words = [packet(*pair) for pair in packets]
-    await bench.sent(sum(map(len, words)))
-    assert split(bench.output.beats) == (words, [])
-    await cycles(dut, 2)
-    assert dut.idle.value
+class Model:
+    """Outputs of a cycle, then what its inputs make of the next one; the words of each packet that was sent."""
+
+    def __init__(self):
+        self.sent, self.aborting, self.aborted, self.ends = [], False, False, False
+        self.offer, self.packets = None, []
+
+    def turn(self, given):
+        """Whether a packet is stomped; and the word that enters the output, with whether it is the last one."""
+        room = self.offer is None or given.ready
+        stomp = given.give_up and bool(self.sent) and not self.aborting
+        if not room or self.aborted:
+            return stomp, None
+        if stomp or self.ends:
+            return stomp, (checksum(self.sent) ^ (0xFFFF_FFFF if stomp else 0), True)
+        if not self.sent and not (given.may_start and (given.give_up or given.header)):
+            return stomp, None
+        if len(self.sent) >= 3:
+            return stomp, given.payload and (given.payload["data"], False)
+        abort = self.aborting if self.sent else given.give_up
+        return stomp, ((ABORTING.words() if abort else given.header)[len(self.sent)], False)
+
+    def outputs(self, given):
+        stomp, word = self.turn(given)
+        room = self.offer is None or given.ready
+        starts, count = not self.sent and not self.aborted, len(self.sent)
+        own = not stomp and not self.aborting and not self.ends
+        return {
+            "header__ready": given.give_up or (own and count == 2 and word is not None),
+            "payload__ready": given.give_up or (own and count >= 3 and room),
+            "stalled": starts and (given.give_up or given.header is not None) and not given.may_start,
+            "idle": starts and self.offer is None, "aborted": self.aborted, "o__valid": self.offer is not None,
+            **({"o__payload": to_int(word_layout(), self.offer)} if self.offer else {})}
+
+    def step(self, given):
+        if given.clear:
+            self.__init__()
+            return
+        stomp, word = self.turn(given)
+        if self.aborted and not given.give_up:
+            self.aborted = False
+        if self.offer is None or given.ready:
+            self.offer = word and {"data": word[0], "last": word[1]}
+        if word is None:
+            return
+        if not self.sent:
+            self.aborting = given.give_up
+        self.sent.append(word[0])
+        if word[1]:
+            self.packets.append((self.sent, stomp))
+            self.aborted, self.sent, self.ends = self.aborting, [], False
+        elif len(self.sent) == 3:
+            self.ends = self.aborting or given.header[1] >> 22 == 0
+        elif len(self.sent) > 3:
+            self.ends = bool(given.payload["last"])
 
 
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def sends_a_word_per_cycle(dut):
-    await start(dut)
-    bench = Sending(dut)
-    trace = Trace(dut, "header__valid", "o__valid")
-    packets = random_packets(random.Random(1), 20) + [(Header(), [])] * 5
-    total = sum(len(packet(*pair)) for pair in packets)
-    bench.offer(packets)
-    await bench.sent(total)
-    first = trace.cycles("header__valid")[0]
-    assert trace.cycles("o__valid") == list(range(first + Packetizer.latency, first + Packetizer.latency + total))
+@functools.cache
+def unit():
+    return Unit(Packetizer())
 
 
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def starts_only_when_allowed(dut):
-    """Every packet starts only when allowed, the ABORT packet too; a packet in progress goes on."""
-    await start(dut)
-    bench = Sending(dut, start_kind="freeze", seed=3)
-    trace = Trace(dut, "may_start", "stalled", "o__valid")
-    packets = random_packets(random.Random(2), 40)
-    bench.offer(packets)
-    await bench.sent(sum(len(packet(*pair)) for pair in packets))
-    dut.abort_header.value = header_bits(Header(type=ABORT))
-    await wait_for(dut, lambda: not dut.may_start.value, "may_start low")
-    dut.give_up.value = 1
-    await wait_for(dut, lambda: dut.aborted.value, "aborted")
-    sent = trace.cycles("o__valid")
-    starts = [b for a, b in itertools.pairwise(sent) if b > a + 1]
-    assert len(starts) > 2
-    assert all(trace.rows[cycle - 1]["may_start"] for cycle in starts)
-    assert all(trace.rows[cycle - 2]["stalled"] for cycle in starts)
-    assert not any(row["stalled"] and row["may_start"] for row in trace.rows)
-
-
-@cocotb.test(timeout_time=5, timeout_unit="ms")
-async def aborts(dut):
-    """Abort at any moment of a run: whole packets, at most one stomped, the ABORT packet, and normal operation."""
-    p = regression.parameters()
-    generator = random.Random(p["seed"])
-    await start(dut)
-    bench = Sending(dut, kind=p["stalls"], seed=p["seed"], start_kind=p["stalls"])
-    aborting = Header(type=ABORT, source=3, epoch=9, length=17)
-    dut.abort_header.value = header_bits(aborting)
-    stomps = 0
-    for moment in range(60):
-        packets = random_packets(generator, 6, length=generator.randrange(8))
-        bench.output.beats.clear()
-        bench.offer(packets)
-        await cycles(dut, moment)
-        dut.give_up.value = 1
-        await wait_for(dut, lambda: dut.aborted.value, "aborted")
-        bench.withdraw()
-        dut.give_up.value = 0
-        await wait_for(dut, lambda: dut.idle.value, "idle")
-        (*got, last), rest = split(bench.output.beats)
-        message = f"seed {p['seed']}, moment {moment}"
-        assert (last, rest) == (packet(aborting), []), message
-        whole = [packet(*pair) for pair in packets]
-        if got and got[-1] != whole[len(got) - 1]:
-            *body, trailer = got.pop()
-            stomps += 1
-            assert body == whole[len(got)][: len(body)], message
-            assert trailer == checksum(body) ^ 0xFFFFFFFF, message
-        assert got == whole[: len(got)], message
-    assert stomps > 20
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def stomps_at_once(dut):
-    """A packet is stomped without waiting for its payload; the ABORT packet follows without a bubble."""
-    await start(dut)
-    bench = Sending(dut)
-    trace = Trace(dut, "give_up", "o__valid", "aborted")
-    cocotb.start_soon(bench.header.send([dataclasses.asdict(Header(length=8))]))
-    cocotb.start_soon(bench.payload.send([{"data": 1, "last": 0}]))
-    await bench.sent(4)
-    await cycles(dut, 5)
-    dut.give_up.value = 1
-    await wait_for(dut, lambda: dut.aborted.value, "aborted")
-    await cycles(dut, 2)
-    first = trace.cycles("give_up")[0] + 1
-    assert trace.cycles("o__valid")[4:] == list(range(first, first + 1 + OVERHEAD_WORDS))
-    assert trace.cycles("aborted")[0] == first + OVERHEAD_WORDS
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def forgets_packet_when_cleared(dut):
-    await start(dut)
-    bench = Sending(dut)
-    for moment in range(1, 12):
-        bench.offer([(Header(length=5), [1, 2, 3, 4, 5])])
-        await cycles(dut, moment)
-        dut.clear.value = 1
-        bench.withdraw()
-        await cycles(dut, 2)
-        assert not dut.o__valid.value
-        assert dut.idle.value
-        dut.clear.value = 0
-        bench.output.beats.clear()
-        bench.offer([(Header(length=1, sequence=moment), [7])])
-        await bench.sent(5)
-        assert split(bench.output.beats) == ([packet(Header(length=1, sequence=moment), [7])], [])
-
-
-PACKETIZER = dict(module=__name__, name="packetizer")
-
-
+@pytest.mark.parametrize("given_up", [0, 0.005])
+@pytest.mark.parametrize("cleared", [0, 0.002])
 @pytest.mark.parametrize("kind", STALLS)
-def test_packetizer(kind):
-    regression.run(Packetizer(), **PACKETIZER, testcase=["makes_packets", "aborts"],
-                   parameters={"stalls": kind, "seed": 100 + STALLS.index(kind)})
-
-
-def test_packetizer_timing():
-    regression.run(Packetizer(), **PACKETIZER, testcase=[
-        "sends_a_word_per_cycle", "starts_only_when_allowed", "stomps_at_once", "forgets_packet_when_cleared",
-    ])
+def test_packetizer(kind, cleared, given_up):
+    """Whole packets, at most one that is stomped, the ABORT packet, and packets again; a reset forgets all."""
+    generator = random.Random(f"{kind}{cleared}{given_up}")
+    header_willing, payload_willing, ready, may_start = (stalls(kind, seed=seed) for seed in range(4))
+    model, inputs, expected, headers, beats, left = Model(), [], [], [], [], 0
+    offers, packets, seen = [False, False], [], collections.Counter()
+    for _ in range(40_000 if kind == "freeze" else 12_000):
+        if not headers and not beats and not model.sent and not left:
+            packets = random_packets(generator, 6, length=generator.choice([0, 1, 5, generator.randrange(70)]))
+            headers = [header.words() for header, _ in packets]
+            beats = [beat for _, words in packets for beat in framed(words)]
+            offers, model.packets = [False, False], []
+        if not left and not model.aborted and generator.random() < given_up:
+            left = -1  # until some cycles behind the ABORT packet
+        offers = [bool(one) and (offered or willing) for one, offered, willing in zip(
+            (headers, beats), offers, (next(header_willing), next(payload_willing)), strict=True)]
+        given = Inputs(header=headers[0] if offers[0] else None, payload=beats[0] if offers[1] else None,
+                       ready=next(ready), may_start=next(may_start), give_up=left != 0,
+                       clear=generator.random() < cleared)
+        out = model.outputs(given)
+        inputs.append(given.rows(lambda: generator.getrandbits(32)))
+        expected.append(out)
+        before = len(model.packets)
+        model.step(given)
+        if len(model.packets) > before:
+            words, stomp = model.packets[-1]
+            seen["ABORT" if model.aborted else "stomped" if stomp else "whole"] += 1
+            if model.aborted:
+                assert words == packet(ABORTING)
+            else:  # one is stomped at most
+                due = packet(*packets[before])
+                assert words == due or (stomp and words[:-1] == due[:len(words) - 1])
+                assert not any(stomp for _, stomp in model.packets[:before])
+        for place, (queue, name) in enumerate(((headers, "header"), (beats, "payload"))):
+            if offers[place] and out[f"{name}__ready"]:
+                queue.pop(0)
+                offers[place] = False
+        if left > 0 or (left < 0 and model.aborted):
+            left = generator.randrange(1, 20) if left < 0 else left - 1
+        if given.clear or (given.give_up and not left):
+            left, headers, beats = 0, [], []
+    trace = compare(unit(), inputs, expected)
+    assert min(seen[name] for name in ("whole", *(("ABORT", "stomped") if given_up else ()))) > 5, seen
+    if kind == "none" and not given_up and not cleared:  # a word per cycle
+        assert trace["o__valid"][Packetizer.latency:].all()

@@ -25,8 +25,9 @@ from hdl.ring.topology import MOST_NODES
 from hdl.streams.stream import connect_stream
 from sim import formal
 from sim.streams import stall_array
-from sim.verilated.vectors import Unit, unpack
-from tests.hdl.ring.test_order import FIELDS, order
+from sim.verilated.vectors import Unit
+from tests.hdl.ring.test_order import order, taken_records
+from tests.traces import moved, taken
 
 CONFIG = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=3),
@@ -140,12 +141,8 @@ def test_part_brings_a_sequence(pattern):
         trace = unit.lockstep(
             sources={}, sinks={name: stall_array(pattern, cycles, seed=seed) for name in ("seen", "counted")},
             inputs={"length": length, "size": size, "rank": rank, "sum": every, "start": start, "done": done})
-        taken = {name: np.flatnonzero(trace[f"{name}__valid"].astype(bool) & trace[f"{name}__ready"].astype(bool))
-                 for name in ("seen", "counted")}
-        records = unpack(SHAPE, trace["seen__payload"][taken["seen"]])
-        assert list(zip(*(records[field].tolist() for field in FIELDS), strict=True)) == [
-            record for record in expected if every or record[5]], case
-        assert trace["counted__payload"][taken["counted"]].tolist() == [record[4] % 16 for record in expected], case
+        assert taken_records(trace, SHAPE, "seen")[1] == [record for record in expected if every or record[5]], case
+        assert moved(trace, "counted")[1].tolist() == [record[4] % 16 for record in expected], case
         assert trace["busy"][late] == bool(expected), case
         assert not trace["busy"][late + len(expected):].any(), case
 
@@ -198,8 +195,7 @@ def test_numbers_start_again():
         start[0] = 1
         trace = unit.lockstep(sources={}, sinks={"header": stall_array("geometric", cycles, seed=seed)},
                               inputs={"length": length, "size": size, "rank": rank, "start": start})
-        taken = np.flatnonzero(trace["header__valid"].astype(bool) & trace["header__ready"].astype(bool))
-        headers = unpack(header_layout(), trace["header__payload"][taken])
+        _, headers = taken(trace, "header", header_layout())
         expected = order(length, size, rank, True, True, LONG.segment)
         assert len(expected) > NUMBERS, case
         assert headers["sequence"].tolist() == [place % NUMBERS for place in range(len(expected))], case

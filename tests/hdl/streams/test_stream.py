@@ -1,5 +1,6 @@
 # amaranth: UnusedElaboratable=no
-import cocotb
+import functools
+
 import numpy as np
 import pytest
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal, signed
@@ -7,11 +8,9 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.streams.stream import Queue, SkidBuffer, beat_layout, connect_stream, word_layout
-from sim import formal, regression
+from sim import formal
 from sim.golden.stream import queue
 from sim.payload import pack
-from sim.streams import Monitor, Sink, Source, cycles, stalls, start
-from sim.verilated.vectors import Feed, Unit
 from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refused_values, refuses
 
@@ -86,9 +85,9 @@ def _make(depth=None, block=None):
     return Queue(shape=word_layout(), depth=depth, block=block) if depth else SkidBuffer(shape=word_layout())
 
 
-def _drive(generator, *_):
-    rows = pack(word_layout(), {"data": generator.integers(0, 1 << 32, 5_000, dtype=np.uint64),
-                                "last": generator.integers(0, 2, 5_000)})
+def _drive(generator, *_, count=5_000):
+    rows = pack(word_layout(), {"data": generator.integers(0, 1 << 32, count, dtype=np.uint64),
+                                "last": generator.integers(0, 2, count)})
     return Drive({"i": rows}, rows)
 
 
@@ -101,61 +100,10 @@ def _model(unit, rows, willing, ready):
 
 
 BENCH = UnitBench(_make, _model, _drive)
+FEW = [(1, None), (2, None), (5, None), (66, None)]
 test_lockstep = BENCH.lockstep([(), *CONFIGURATIONS], count=5_000, seeds=3)
-
-
-@pytest.mark.parametrize(("depth", "block"), CONFIGURATIONS)
-def test_latency_and_throughput(depth, block):
-    unit = Queue(shape=word_layout(), depth=depth, block=block)
-    count = 500
-    trace = Unit(unit).lockstep(sources={"i": Feed(np.arange(count))}, sinks={"o": True}, cycles=count + unit.latency)
-    assert trace["i__ready"].all()
-    assert not trace["o__valid"][:unit.latency].any()
-    assert trace["o__valid"][unit.latency:].all()
-
-
-# --- the same under cocotb, with resets
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def keeps_order(dut):
-    parameters = regression.parameters()
-    await start(dut)
-    source = Source(dut, "i", word_layout(), stalls=stalls(parameters["source"], seed=1))
-    sink = Sink(dut, "o", word_layout(), stalls=stalls(parameters["sink"], seed=2))
-    monitors = [Monitor(dut, "i", word_layout()), Monitor(dut, "o", word_layout())]
-    beats = [{"data": n * 0x01010101, "last": n & 1} for n in range(200)]
-    cocotb.start_soon(source.send(beats))
-    assert await sink.receive(len(beats)) == beats
-    assert monitors[0].beats == monitors[1].beats == beats
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def forgets_on_reset(dut):
-    await start(dut)
-    source = Source(dut, "i", word_layout())
-    sink = Sink(dut, "o", word_layout())
-    Monitor(dut, "o", word_layout())
-    sending = cocotb.start_soon(source.send({"data": n, "last": 0} for n in range(100)))
-    assert [beat["data"] for beat in await sink.receive(3)] == [0, 1, 2]
-    await cycles(dut, 3)
-    sending.cancel()
-    dut.i__valid.value = 0
-    dut.rst.value = 1
-    await cycles(dut, 1)
-    dut.rst.value = 0
-    packet = [{"data": 7, "last": 0}, {"data": 8, "last": 1}]
-    cocotb.start_soon(source.send(packet))
-    assert await sink.packet() == packet
-    await cycles(dut, 5)
-    assert not dut.o__valid.value
-
-
-@pytest.mark.parametrize("depth", [1, 2, 5, 66])
-def test_queue_regression(depth):
-    for source, sink in (("geometric", "freeze"), ("alternating", "geometric")):
-        regression.run(Queue(shape=word_layout(), depth=depth), module=__name__,
-                       parameters={"source": source, "sink": sink})
+test_reset = BENCH.resets(FEW, (3, 7), count=200)
+test_cocotb = BENCH.cocotb(FEW, cut=7, drive=functools.partial(_drive, count=200))
 
 
 # --- proofs

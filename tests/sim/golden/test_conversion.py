@@ -35,29 +35,6 @@ def every(format):
 # --- formats
 
 
-@pytest.mark.parametrize(("given", "half", "bfloat16"), [
-    (0x3F80_0000, 0x3C00, 0x3F80), (0x8000_0000, 0x8000, 0x8000),
-    (0x3F80_8000, 0x3C04, 0x3F80), (0x3F81_8000, 0x3C0C, 0x3F82), (0x3F80_8001, 0x3C04, 0x3F81),  # ties, and beside
-    (0x3F80_1000, 0x3C00, 0x3F80), (0x3F80_3000, 0x3C02, 0x3F80), (0x3F80_1001, 0x3C01, 0x3F80),
-    (0x477F_EFFF, 0x7BFF, 0x4780), (0x477F_F000, 0x7C00, 0x4780),  # 65520 is the first infinity of binary16
-    (0x7F7F_7FFF, 0x7C00, 0x7F7F), (0x7F7F_8000, 0x7C00, 0x7F80),
-    (0x3380_0000, 0x0001, 0x3380), (0x3300_0000, 0x0000, 0x3300), (0xB300_0001, 0x8001, 0xB300),
-    (0x0000_8000, 0, 0), (0x0000_8001, 0, 1), (0x0001_8000, 0, 2),
-    (0xFF80_0000, 0xFC00, 0xFF80), (0x7F80_0001, 0x7E00, 0x7FC0), (0xFFFF_FFFF, 0x7E00, 0x7FC0)])
-def test_halves_by_hand(given, half, bfloat16):
-    assert hex(conversion.to_half([given])[0]) == hex(half)
-    assert hex(conversion.to_bfloat16([given])[0]) == hex(bfloat16)
-
-
-@pytest.mark.parametrize(("given", "from_half", "from_bfloat16"), [
-    (0x3C00, 0x3F80_0000, 0x3C00_0000), (0x0001, 0x3380_0000, 0x0001_0000), (0x83FF, 0xB87F_C000, 0x83FF_0000),
-    (0x7C00, 0x7F80_0000, 0x7C00_0000), (0xFE01, 0x7FC0_0000, 0xFE01_0000), (0xFF81, 0x7FC0_0000, 0x7FC0_0000),
-    (0x8000, 0x8000_0000, 0x8000_0000)])
-def test_widened_by_hand(given, from_half, from_bfloat16):
-    assert [hex(conversion.from_half([given])[0]), hex(conversion.from_bfloat16([given])[0])] == [
-        hex(from_half), hex(from_bfloat16)]
-
-
 @pytest.mark.parametrize(("format", "narrow", "widen", "dtype"), HALVES)
 def test_halves(format, narrow, widen, dtype):
     bits_of = (format.exponent_bits, format.fraction_bits)
@@ -67,7 +44,7 @@ def test_halves(format, narrow, widen, dtype):
     np.testing.assert_array_equal(
         widen(every), np.where(np.isnan(values), FP32.canonical_nan, values.view(np.uint32)))
     np.testing.assert_array_equal(widen(every), conversion.convert_exact(every, source=bits_of, target=(8, 23)))
-    i = operands.borders(widen)[::7]
+    i = operands.borders(widen)
     with np.errstate(all="ignore"):
         values = i.view(np.float32).astype(dtype)
     np.testing.assert_array_equal(narrow(i), np.where(np.isnan(values), format.canonical_nan, values.view(np.uint16)))

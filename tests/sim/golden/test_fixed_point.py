@@ -54,13 +54,6 @@ def test_quantised_by_definition(width, fraction_bits):
     assert quantise(values, width, fraction_bits).tolist() == expected
 
 
-def test_bits():
-    assert to_bits([0, 1, -1, 127, -128], 8).tolist() == [0, 1, 255, 127, 128]
-    numbers = np.arange(-(1 << 17), 1 << 17)
-    assert (from_bits(to_bits(numbers, 18), 18) == numbers).all()
-    assert from_bits(numbers, 18).tolist() == numbers.tolist()
-
-
 @pytest.mark.parametrize("width", [2, 8, 11])
 def test_every_pattern(width):
     """Two's complement, by definition: the highest bit counts negative."""
@@ -77,40 +70,6 @@ def test_saturate():
 
 
 # --- updates
-
-
-def sgd(total, weight, scale, rate, width):
-    settings = FixedSettings(Rule.SGD, scale, rate)
-    return update(total, weight, [], settings, width=width)[0].tolist()
-
-
-def test_sgd_by_hand():
-    # A half of 1, -1, 3 and -3 ties: 1, 0, 2 and -1. Then w - d.
-    assert sgd([1, -1, 3, -3], [10] * 4, ONE // 2, ONE, 8) == [9, 10, 8, 11]
-    # The other rounding: d = 1, -1, 3, -3, and half of it from the weight.
-    assert sgd([1, -1, 3, -3], [10] * 4, ONE, ONE // 2, 8) == [9, 10, 8, 11]
-    # One step of a scalar beside the tie.
-    assert sgd([1, 1, -1, -1], [0] * 4, np.array([0x7FFF, 0x8001] * 2), ONE, 8) == [0, -1, 0, 1]
-    # Both ends of d, and both of the weight.
-    assert sgd([127, -128, 127, -128], [0] * 4, ONE + ONE // 2, ONE, 8) == [-127, 127, -127, 127]
-    assert sgd([127, -128], [0, -1], ONE, ONE, 8) == [-127, 127]
-    assert sgd([100, -100, 28, -28], [-100, 100, -100, 100], ONE, ONE, 8) == [-128, 127, -128, 127]
-    # -2 times the negative end: 256 is beyond it; d is 127, and twice that beyond it too.
-    assert sgd([-128], [0], -2 * ONE, -2 * ONE, 8) == [127]
-    # A sum with guard bits is scaled before anything saturates.
-    assert sgd([1016, -1024], [0, 0], ONE // 8, ONE, 8) == [-127, 127]
-
-
-def test_momentum_by_hand():
-    settings = FixedSettings(Rule.MOMENTUM, ONE // 4, ONE // 2, ONE // 4)
-    # 1/4 + 1/4 is rounded once, to 1; twice, it were 0. Three quarters are 1, and minus a half is 0.
-    weights, (state,) = update([1, 2, -1, 127], [0, 0, 0, 0], [[1, 1, -1, 127]], settings, width=8)
-    assert state.tolist() == [1, 1, 0, 64]
-    assert weights.tolist() == [-1, -1, 0, -32]
-    settings = FixedSettings(Rule.MOMENTUM, -2 * ONE, ONE, -2 * ONE)
-    weights, (state,) = update([-128, 127, 64], [0, 0, 0], [[-128, 127, -64]], settings, width=8)
-    assert state.tolist() == [127, -128, 0]
-    assert weights.tolist() == [-127, 127, 0]
 
 
 def test_bit_patterns():

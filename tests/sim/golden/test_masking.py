@@ -4,7 +4,6 @@ import pytest
 
 from sim.golden import masking as model
 from sim.golden.masking import Element, Job, Mask
-from tests.hdl.masking import cycles as masking_cycles
 from tests.refusals import refuses
 
 TYPES = {Element.FP32: np.float32, Element.BF16: ml_dtypes.bfloat16, Element.FP16: np.float16}
@@ -130,10 +129,6 @@ def test_sparsify_loses_nothing():
 # --- the alternative, and softmax
 
 
-def _encodings(format):
-    return np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
-
-
 def _value(format):
     return float(format.decode(np.array([model.alternative(format)]))[0])
 
@@ -152,7 +147,7 @@ def test_alternatives():
 @pytest.mark.parametrize("format", [Element.BF16, Element.FP16])
 def test_masked_weight_is_zero_for_every_maximum(format):
     """Exhaustively: every finite maximum of the range, beside a masked element, alone and with another."""
-    encodings = _encodings(format)
+    encodings = np.arange(1 << 16).astype(np.uint16)
     maxima = format.decode(encodings)
     encodings = encodings[np.isfinite(maxima) & (maxima >= LEAST_MAXIMUM)]
     assert len(encodings) > 40_000
@@ -217,53 +212,3 @@ def test_fully_masked_row_is_uniform(format, columns):
     scores = np.full((1, columns), model.alternative(format))
     want = float(np.float32(1).astype(TYPES[format]) / np.asarray(columns, TYPES[format]))
     assert model.softmax(scores, format).tolist() == [[want] * columns]
-
-
-# --- cycles by hand
-
-
-def test_source_cycles():
-    """Three beats of 16 lanes need a word at the first and the third; the second word comes late, in cycle 6."""
-    job = Job(rows=1, columns=48, mask=Mask(external=True))
-    beats = model.mask_beats([job], 16, [np.ones((1, 1, 48), bool)])
-    late = np.ones(10, bool)
-    late[1:6] = False
-    trace = masking_cycles.trace_source(beats, words=2, willing=np.ones(10, bool), words_willing=late,
-                                        ready=np.ones(10, bool))
-    assert np.flatnonzero(trace.words_valid).tolist() == [0, 6]
-    assert np.flatnonzero(trace.words_ready).tolist() == [0, 2, 3, 4, 5, 6]
-    assert np.flatnonzero(trace.i_valid).tolist() == [0, 1, 2, 3, 4, 5, 6]
-    assert trace.offered.tolist() == [-1, 0, 1, -1, -1, -1, -1, 2, -1, -1]
-
-
-def test_circuit_cycles():
-    """A row of two beats whose packet ends with the first, and one of one beat whose packet is one beat too long."""
-    jobs = [Job(rows=2, columns=1), Job(rows=1, columns=1, mask=Mask(padding=True))]
-    always = np.ones(14, bool)
-    trace = masking_cycles.trace_circuit(
-        jobs, [True, False, True], lanes=1, words=0, masks=model.mask_beats(jobs, 1), willing=always,
-        jobs_willing=always, words_willing=always, ready=always)
-    assert trace.pairs == [(0, 0), (2, 1)]
-    assert np.flatnonzero(trace.i_valid).tolist() == list(range(11))
-    assert np.flatnonzero(trace.i_ready).tolist() == [7, 9, 10]
-    assert trace.offered.tolist() == [-1, -1, -1, -1, -1, -1, -1, -1, 0, -1, 1, -1, -1, -1]
-    assert np.flatnonzero(trace.error).tolist() == [8, 10]
-    assert np.flatnonzero(trace.masked).tolist() == [10]
-
-
-def test_magnitude_cycles():
-    """Four gradients, three errors, two places in each queue; dropped elements wait for their sink until cycle 6."""
-    late = np.zeros(12, bool)
-    late[6:] = True
-    always = np.ones(12, bool)
-    trace = masking_cycles.trace_magnitude(4, 3, latency=3, depth=2, willing=always,
-                                           errors_willing=np.arange(12) != 1, ready=always, dropped_ready=late)
-    assert trace.taken.tolist() == [0, 2, 7]
-    assert np.flatnonzero(trace.gradients_valid).tolist() == list(range(12))
-    assert np.flatnonzero(trace.errors_valid).tolist() == [0, *range(2, 8)]
-    assert np.flatnonzero(trace.gradients_ready).tolist() == [0, 2, 7]
-    assert np.flatnonzero(trace.errors_ready).tolist() == [0, 1, 2, 7, 8, 9, 10, 11]
-    assert trace.kept_offered.tolist() == [-1, -1, -1, 0, -1, 1, -1, -1, -1, -1, 2, -1]
-    assert trace.dropped_offered.tolist() == [-1, -1, -1, 0, 0, 0, 0, 1, -1, -1, 2, -1]
-    assert np.flatnonzero(trace.kept_valid).tolist() == [3, 5, 10]
-    assert np.flatnonzero(trace.dropped_valid).tolist() == [3, 4, 5, 6, 7, 10]

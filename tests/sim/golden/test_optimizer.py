@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from sim.golden.optimizer import Floats, Rule, Settings, limit, reduce, update
-from sim.golden.optimizer_burst import NEVER, Burst, Model
+from sim.golden.optimizer import Rule, Settings, limit, reduce, update
 
 NAN = 0x7FC00000
 
@@ -140,76 +139,3 @@ def test_every_operation_rounds_once(rule, nesterov):
     assert (new_weights.view(np.float32) == start - s["learning_rate"] * d).all()
     assert (new_state[0].view(np.float32) == first).all()
     assert (new_state[1].view(np.float32) == second).all()
-
-
-def test_pipeline_by_hand():
-    """The pipeline has an adder of 2 cycles, a multiplier of 3, a limiter of 1, a root of 5 and a divider of 7."""
-    def pipeline(*rules):
-        return Floats(rules=rules, adder=2, multiplier=3, limiter=1, root=5, divider=7)
-
-    sgd = pipeline(Rule.SGD)
-    assert (sgd.planes, sgd.weight, sgd.state, sgd.new_state, sgd.latency) == (0, 1, (), (), 1 + 5 + 5)
-    momentum = pipeline(Rule.SGD, Rule.MOMENTUM)
-    assert (momentum.planes, momentum.state, momentum.new_state) == (1, (6,), (11,))
-    assert momentum.latency == 6 + 5 + 5 + 5
-    adam = pipeline(Rule.ADAM)
-    assert (adam.planes, adam.state, adam.new_state) == (2, (6, 11), (11, 16))
-    assert adam.latency == 16 + 5 + 2 + 7 + 5
-
-
-FLOATS = Floats(rules=(Rule.SGD,), adder=2, multiplier=1, limiter=1)
-MODEL = Model(workers=2, lanes=2, depth=4, update_lanes=2, arithmetic=FLOATS)
-SETTINGS = Settings(Rule.SGD, *map(int, bits(1, 1)))
-
-
-def run(bursts, *, stalls=None, cycles=100):
-    fills = {"weights": [bits(*range(burst.count)) for burst in bursts]}
-    for worker in range(2):
-        fills[f"gradients__{worker}"] = [bits(*[worker] * b.count) for b in bursts if b.active >> worker & 1]
-    return MODEL.run(bursts, SETTINGS, fills, stalls=stalls or {}, cycles=cycles)
-
-
-def test_one_burst_by_hand():
-    # r = 2. q = 3 to read, 1 + 1 + 2 + 1 + 2 to update, 3 through the queue.
-    assert (MODEL.reducer_latency, MODEL.update_latency) == (2, 13)
-    trace = run([Burst(3, 0b11)], cycles=22)
-    # Two beats fill in cycles 0 and 1, enter in 2 and 3, and are offered 15 cycles later.
-    assert (trace.begins, trace.ends) == ([2], [18])
-    assert np.flatnonzero(trace.signals["weights__valid"]).tolist() == [0, 1]
-    assert trace.signals["weights__ready"].all()
-    assert np.flatnonzero(trace.signals["broadcast__0__valid"]).tolist() == [17, 18]
-    assert np.flatnonzero(trace.signals["bursts"]).tolist() == [15]
-    assert np.flatnonzero(trace.signals["idle"]).tolist() == [0, 19, 20, 21]
-    rows = trace.rows["weights_out"]
-    assert rows.elements.reshape(-1)[:3].tolist() == bits(-1, 0, 1).tolist()
-    assert rows.keep.tolist() == [3, 1]
-    assert rows.last.tolist() == [0, 1]
-
-
-def test_bursts_in_a_row():
-    trace = run([Burst(4, 0b11)] * 4)
-    assert trace.begins == [2, 4, 6, 8]
-    assert trace.ends == [18, 20, 22, 24]
-
-
-def test_worker_that_is_not_active():
-    trace = run([Burst(4, 0b01), Burst(4, 0b00)])
-    assert trace.rows["weights_out"].elements.reshape(-1).tolist() == bits(0, 1, 2, 3, 0, 1, 2, 3).tolist()
-
-
-def test_two_banks():
-    """A stream of gradients stops after two fills without a command, and goes on as soon as one is drained."""
-    late = np.arange(100) >= 10
-    trace = run([Burst(4, 0b11)] * 3, stalls={"command": late})
-    assert np.flatnonzero(trace.signals["gradients__0__ready"] == 0)[0] == 4
-    assert trace.begins == [11, 13, 15]
-    # Drained in cycles 11 and 12, filled in 13 and 14.
-    assert trace.signals["gradients__0__ready"][4:16].tolist() == [0] * 9 + [1, 1, 1]
-
-
-def test_port_that_never_moves():
-    trace = run([Burst(4, 0b11)] * 20, stalls={"broadcast__0": np.zeros(300, bool)}, cycles=300)
-    assert trace.ends[-1] == NEVER
-    assert trace.beat["weights_out"].max() + 1 == MODEL.queue_depth
-    assert trace.signals["broadcast__0__valid"][-1]
-    assert not trace.signals["command__ready"][-1]

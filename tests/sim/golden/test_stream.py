@@ -35,46 +35,6 @@ def test_first_from(pattern, expected):
 # --- queues
 
 
-def test_a_queue_by_hand():
-    """Two beats deep: the third waits until the first has departed, and is accepted in the cycle behind that."""
-    got = stream.queue(depth=2, latency=1, beats=4, willing=flags("##########"), ready=flags("....#..###"))
-    assert got.accepted.tolist() == [0, 1, 5, 8]
-    assert got.departed.tolist() == [4, 7, 8, 9]
-    assert digits(got.offered) == ".000011123"
-    assert text(got.o_valid) == ".#########"
-    assert text(got.i_valid) == "#########."
-    assert text(got.i_ready) == "##...#..##"
-    assert got.level.tolist() == [0, 1, 2, 2, 2, 1, 2, 2, 1, 1]
-
-
-def test_one_beat_by_hand():
-    """A beat is replaced in the cycle in which it departs."""
-    got = stream.queue(depth=1, latency=1, beats=3, willing=flags("#######"), ready=flags("..#.###"))
-    assert got.accepted.tolist() == [0, 2, 4]
-    assert got.departed.tolist() == [2, 4, 5]
-    assert digits(got.offered) == ".00112."
-    assert text(got.i_ready) == "#.#.###"
-
-
-def test_latency_by_hand():
-    """Three cycles from one side to the other, and then one beat per cycle."""
-    got = stream.queue(depth=8, latency=3, beats=4, willing=flags("##..##....."), ready=flags("###########"))
-    assert got.accepted.tolist() == [0, 1, 4, 5]
-    assert digits(got.offered) == "...01..23.."
-    assert got.level.tolist() == [0, 1, 2, 2, 1, 1, 2, 2, 1, 0, 0]
-
-
-def test_what_does_not_end():
-    """Beats that are not accepted, or do not depart, within the run are not told."""
-    got = stream.queue(depth=2, latency=1, beats=9, willing=flags("######"), ready=flags("......"))
-    assert (got.accepted.tolist(), got.departed.tolist()) == ([0, 1], [])
-    assert (digits(got.offered), text(got.i_valid)) == (".00000", "######")
-    got = stream.queue(depth=2, latency=1, beats=9, willing=flags("...."), ready=flags("####"))
-    assert (got.accepted.tolist(), text(got.i_valid), text(got.i_ready)) == ([], "....", "####")
-    got = stream.queue(depth=2, latency=1, beats=0, willing=flags("####"), ready=flags("####"))
-    assert (text(got.i_valid), text(got.o_valid)) == ("....", "....")
-
-
 def run(depth, latency, beats, willing, ready):
     """A queue, a cycle after the other: (i_valid, i_ready, o_valid, offered, level) of each."""
     held = collections.deque()  # beats, and when each of them may be offered

@@ -13,6 +13,7 @@ import pytest
 from sim.verilated import cache_folder, toolchain
 from sim.verilated.cache import MANIFEST, cached, complete
 from sim.verilated.processes import status
+from tests.sim.verilated.caches import entry, left
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,38 +25,14 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "cache" / "verilog"
 
 
-def entry(name):
-    """Name of an entry: with a digest."""
-    return f"{name}-{'a' * 24}"
-
-
-def built(folder):
-    """Names in a folder, apart from its own lock and the notes of its users."""
-    return [path.name for path in folder.iterdir() if path.name not in (".lock", ".users")]
-
-
-def test_builds_once(folder):
-    calls = []
-
-    def build(fresh):
-        calls.append(fresh)
-        (fresh / "product").write_text("done")
-
-    for _ in range(2):
-        directory = cached(folder / entry("thing"), build)
-        assert (directory / "product").read_text() == "done"
-    assert len(calls) == 1
-    assert built(folder) == [entry("thing")]
-
-
 def test_keeps_nothing_of_a_failure(folder):
     def build(fresh):
         (fresh / "half").write_text("half")
         raise toolchain.ToolError("no")
 
     with pytest.raises(toolchain.ToolError, match=r"^no$"):
-        cached(folder / entry("thing"), build)
-    assert built(folder) == []
+        cached(entry(), build)
+    assert left(folder) == []
 
 
 def test_waits_for_another(folder):
@@ -69,15 +46,14 @@ def test_waits_for_another(folder):
 
     def want():
         both_wait.set()
-        return (cached(folder / entry("thing"), build) / "product").read_text()
+        return (cached(entry(), build) / "product").read_text()
 
     both_wait = threading.Event()
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         found = [future.result(timeout=10) for future in [pool.submit(want) for _ in range(3)]]
     assert found == ["done"] * 3
     assert len(calls) == 1
-    assert built(folder) == [entry("thing")]
-
+    assert left(folder) == [entry().name]
 
 
 class Builds:
@@ -115,32 +91,32 @@ def test_builds_again_what_is_damaged(folder, damage, name):
     """A damaged file is built again, also within the process that has found it complete before."""
     build = Builds()
     for _ in range(2):
-        directory = cached(folder / entry("thing"), build)
+        directory = cached(entry(), build)
     assert build.count == 1
     damage(directory / name)
     assert complete(directory) is False
     for _ in range(2):
-        assert (cached(folder / entry("thing"), build) / "product").stat().st_size == 4096
+        assert (cached(entry(), build) / "product").stat().st_size == 4096
     assert build.count == 2
-    assert built(folder) == [entry("thing")]
+    assert left(folder) == [entry().name]
     assert sorted(path.name for path in directory.iterdir()) == [MANIFEST, "other", "product"]
 
 
 def test_what_was_built_before_there_were_manifests(folder):
     cache_folder.make(folder)
-    (folder / entry("thing")).mkdir()
-    (folder / entry("thing") / "product").write_text("")
+    entry().mkdir()
+    (entry() / "product").write_text("")
     build = Builds()
-    assert (cached(folder / entry("thing"), build) / "product").stat().st_size == 4096
+    assert (cached(entry(), build) / "product").stat().st_size == 4096
     assert build.count == 1
 
 
 def test_folders_are_not_kept_and_what_came_later_may_be_there(folder):
     build = Builds()
-    directory = cached(folder / entry("thing"), build)
+    directory = cached(entry(), build)
     assert sorted(path.name for path in directory.iterdir()) == [MANIFEST, "other", "product"]
     (directory / "later").write_text("later")
-    assert cached(folder / entry("thing"), build) == directory
+    assert cached(entry(), build) == directory
     assert build.count == 1
 
 
@@ -153,7 +129,7 @@ def test_damaged_product_ends_no_process(folder, tmp_path, ending):
     def build(fresh):
         toolchain.run([toolchain.compiler(), "-shared", "-fPIC", str(source), "-o", str(fresh / ending)], cwd=fresh)
 
-    path = cached(folder / entry("thing"), build) / ending
+    path = cached(entry(), build) / ending
     with path.open("r+b") as file:
         file.truncate(4096)
     code = ("import ctypes, sys\nfrom pathlib import Path\nfrom sim.verilated.cache import cached\n"
@@ -231,12 +207,12 @@ def descendants(process):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_nothing(begin, folder, number):
     """Neither a folder nor a program."""
-    process = begin(folder / entry("thing"))
+    process = begin(entry())
     children = descendants(process.pid)
     process.send_signal(number)
     code = process.wait(timeout=20)
     assert code == 128 + number
-    assert built(folder) == []
+    assert left(folder) == []
     deadline = time.monotonic() + 10
     while any(Path(f"/proc/{child}").exists() for child in children):
         assert time.monotonic() < deadline
@@ -245,21 +221,21 @@ def test_a_signal_leaves_nothing(begin, folder, number):
 
 def names(folder):
     """Names in a folder without digests and random parts."""
-    return sorted(re.sub(r"-[0-9a-f]{24}(-[0-9a-f]{8})?", "", name) for name in built(folder))
+    return sorted(re.sub(r"-[0-9a-f]{24}(-[0-9a-f]{8})?", "", name) for name in left(folder))
 
 
 def test_the_next_build_removes_what_a_kill_has_left(begin, folder):
     """Remains of any name go, and those of a build that goes on stay."""
-    killed, going = begin(folder / entry("killed")), begin(folder / entry("going"))
+    killed, going = begin(entry("a")), begin(entry("b"))
     children = descendants(killed.pid)
     killed.kill()
     killed.wait(timeout=20)
     for child in children:
         os.kill(child, signal.SIGKILL)
-    assert names(folder) == [".going", ".going.lock", ".killed", ".killed.lock"]
-    cached(folder / entry("third"), Builds())
-    assert names(folder) == [".going", ".going.lock", "third"]
+    assert names(folder) == [".a", ".a.lock", ".b", ".b.lock"]
+    cached(entry("c"), Builds())
+    assert names(folder) == [".b", ".b.lock", "c"]
     assert len(list((folder / ".users").iterdir())) == 2  # this process, and the one that goes on
     going.terminate()
     assert going.wait(timeout=20) == 128 + signal.SIGTERM
-    assert built(folder) == [entry("third")]
+    assert left(folder) == [entry("c").name]

@@ -18,10 +18,11 @@ import platformdirs
 import pytest
 
 from hdl.streams.stream import SkidBuffer
-from sim.verilated import cache, cache_bound, cache_content, cache_folder, toolchain, verilog
+from sim.verilated import cache_bound, cache_content, cache_folder, toolchain, verilog
 from sim.verilated.cache import cached, complete
 from sim.verilated.toolchain import ToolError
 from tests.refusals import refuses
+from tests.sim.verilated.caches import entry, make, write
 
 
 @pytest.fixture
@@ -31,22 +32,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.delenv(cache_folder.LIMIT, raising=False)
     monkeypatch.setattr(cache_bound, "_added", 0)
     return tmp_path / "cache"
-
-
-def make(kind, letter, size=0, age=0.0):
-    """An entry of ``size`` bytes that was last used ``age`` seconds ago, by no living process."""
-    path = cache_folder.folder(kind) / f"{letter}-{letter * 24}"
-    cache_folder.make(path.parent)
-    path.mkdir()
-    (path / "product").write_bytes(bytes(size))
-    cache._seal(path)
-    os.utime(path, (time.time() - age,) * 2)
-    return path
-
-
-def write(fresh):
-    """The shortest build."""
-    (fresh / "product").write_text("product")
 
 
 def nobody(monkeypatch, home):
@@ -105,7 +90,7 @@ class TestRoot:
         assert cache_folder.root() == cache_folder.root() == private / "gradring"
         assert stat.S_IMODE(private.stat().st_mode) == 0o700
         assert platformdirs.user_cache_dir("YoWASP", appauthor=False) == str(private / "YoWASP")
-        path = cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), write)
+        path = cached(entry(), write)
         assert path.is_relative_to(private)
         assert cache_content.entries()
 
@@ -133,12 +118,12 @@ class TestRoot:
             cache_folder.root()
 
     def test_backups_leave_it_out(self, folder):
-        cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), write)
+        cached(entry(), write)
         assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
 
     def test_others_may_read_it(self, folder):
         """The folder has the permissions of the user's mask, unlike a temporary one, and no other user can write."""
-        path = cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), write)
+        path = cached(entry(), write)
         mask = os.umask(0o22)
         os.umask(mask)
         assert stat.S_IMODE(path.stat().st_mode) == 0o755 & ~mask
@@ -161,7 +146,7 @@ class TestRefusals:
     """One line names the folder and the variable in every case."""
 
     def build(self):
-        return cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), lambda fresh: (fresh / "a").write_text("a"))
+        return cached(entry(), lambda fresh: (fresh / "a").write_text("a"))
 
     def test_a_file(self, monkeypatch, tmp_path):
         (tmp_path / "file").write_text("")
@@ -201,7 +186,7 @@ class TestRefusals:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with pytest.raises(ToolError, match=r"/a-a{24} cannot be written: no space left on device; make room"):
-            cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), build)
+            cached(entry(), build)
         assert cache_content.entries() == []
 
     def test_a_tool_fails_for_a_full_disk(self, folder, monkeypatch):
@@ -211,19 +196,18 @@ class TestRefusals:
             raise ToolError("c++ failed with exit code 1\nfatal error: error writing to node.o")
 
         with pytest.raises(ToolError, match=r"^[^\n]* cannot be written: no space left on device; make room[^\n]*$"):
-            cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), build)
+            cached(entry(), build)
 
     def test_a_source_is_missing(self, folder):
         """A missing source is not blamed on the cache."""
         with pytest.raises(ToolError, match=r" could not be built: no such file or directory \(.*/absent\)$"):
-            cached(cache_folder.folder("verilog") / ("a-" + "a" * 24),
-                   lambda fresh: (fresh / "absent").read_text())
+            cached(entry(), lambda fresh: (fresh / "absent").read_text())
 
     def test_limit(self, folder, monkeypatch):
         """The limit is read before anything is built."""
         monkeypatch.setenv(cache_folder.LIMIT, "much")
         with pytest.raises(ToolError, match=r"^GRADRING_CACHE_LIMIT: Size must be .* such as 5GB .*, not 'much'$"):
-            cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), lambda fresh: pytest.fail("built"))
+            cached(entry(), lambda fresh: pytest.fail("built"))
 
 
 class TestBound:
@@ -248,8 +232,7 @@ class TestBound:
         """Builds prune to a part of the limit, so that not each has to; entries that this process uses stay."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("0123456789a")]
-        mine = cached(cache_folder.folder("verilog") / ("f-" + "f" * 24),
-                      lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))
+        mine = cached(entry("f"), lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))
         left = [entry.path for entry in cache_content.entries()]
         assert left == [*paths[-len(left) + 1:], mine]
         assert 700_000 < sum(entry.size for entry in cache_content.entries()) <= 900_000
@@ -259,11 +242,11 @@ class TestBound:
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         old = make("verilog", "a", 2_000_000, age=500)
         monkeypatch.setattr(cache_bound, "_added", None)
-        cached(cache_folder.folder("verilog") / ("f-" + "f" * 24), write)
+        cached(entry("f"), write)
         assert not old.exists()
         make("verilog", "a", 2_000_000, age=500)
         monkeypatch.setattr(cache_bound, "_added", None)
-        cached(cache_folder.folder("verilog") / ("e-" + "e" * 24), write)
+        cached(entry("e"), write)
         assert old.exists()
 
     def test_files_of_others_stay(self, folder):

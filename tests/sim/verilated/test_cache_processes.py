@@ -1,6 +1,5 @@
 """Several processes with one cache: killed in the middle of a build, at once, and while entries are removed."""
 
-import json
 import subprocess
 import sys
 import time
@@ -8,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.verilated import cache_bound, cache_content, cache_folder
-from sim.verilated.cache import cached, complete
-from sim.verilated.cache_entries import MANIFEST, remove
+from sim.verilated import cache_bound, cache_content
+from sim.verilated.cache import complete
+from sim.verilated.cache_entries import remove
+from tests.sim.verilated.caches import entry
 
 ROOT = Path(__file__).parents[3]
 
@@ -160,13 +160,9 @@ sys.stdin.read()
 """
 
 
-def entry(kind, letter):
-    return cache_folder.folder(kind) / f"{letter}-{letter * 24}"
-
-
 def test_what_is_used_is_not_removed(cache, begin):
     """Neither by hand nor for the limit; once its user has ended, however it did, it is."""
-    path = entry("verilog", "a")
+    path = entry()
     process = begin(USER, path)
     lines_until(process, "used")
     assert remove(path) is False
@@ -240,15 +236,3 @@ def test_many_want_and_remove_the_same(cache):
     cache_content.prune(most=-1)
     assert cache_content.entries() == []
     assert left(cache) == []
-
-
-def test_manifest_names_every_file(cache):
-    """Every file of an entry has a digest."""
-    def build(folder):
-        (folder / "obj").mkdir()
-        (folder / "obj" / "part.o").write_text("part")
-        (folder / "ring.so").write_text("ring")
-
-    path = cached(entry("verilog", "a"), build)
-    assert json.loads((path / MANIFEST).read_text()).keys() == {"ring.so"}
-    assert sorted(file.name for file in path.iterdir()) == [MANIFEST, "ring.so"]

@@ -8,6 +8,7 @@ import numpy as np
 from hdl.compression.zero_value.adder import Adder
 from hdl.compression.zero_value.decoder import Decoder
 from hdl.compression.zero_value.encoder import Encoder
+from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, word_layout
 from sim.golden import floating
 from sim.golden import zero_value as model
@@ -42,6 +43,15 @@ def random_vectors(generator, total):
                   for _ in range(generator.integers(1, 6))]
         vectors.append(np.concatenate(pieces))
     return vectors
+
+
+def vectors_of(density):
+    """Vectors of one density, or of groups of all densities for ``mixed``."""
+    generators = map(np.random.default_rng, range(20))
+    if density != "mixed":
+        return [random_elements(generator, 320, density) for generator in generators]
+    return [np.concatenate([random_elements(generator, GROUP, generator.choice(DENSITIES)) for _ in range(100)])
+            for generator in generators]
 
 
 def taken_of(trace, layout, name="o"):

@@ -1,6 +1,8 @@
 # amaranth: UnusedElaboratable=no
 """Sums of packets without zeros: hdl/compression/zero_value/adder.py."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -27,16 +29,15 @@ from tests.hdl.compression.zero_value.streams import (
     random_vectors,
     run_adder,
     taken_of,
+    vectors_of,
 )
 from tests.hdl.unit_bench import under_cocotb
-from tests.refusals import refuses
+from tests.refusals import refused, refused_values
 from tests.words import bits_of
 
-
-def test_format():
-    refuses("Format must be a FloatFormat, not 32", Adder, error=TypeError, format=32)
-    with pytest.raises(ValueError, match=r"^Format must be at most 32 bits wide, not 64$"):
-        Adder(format=FloatFormat(exponent_bits=11, fraction_bits=52))
+test_format = refused(Adder, {}, [({"format": FloatFormat(exponent_bits=11, fraction_bits=52)},
+                                   "Format must be at most 32 bits wide, not 64")])
+test_no_format = refused_values(Adder, {}, "format", [32], "Format must be a FloatFormat", error=TypeError)
 
 
 def test_adder_known():
@@ -61,17 +62,21 @@ def test_adder_latency(positions):
 ADDER_DELAY = Adder().latency + 1 + GROUP + 1
 
 
+def check_rate(a, b, note=""):
+    """Check one position per cycle and one cycle per mask."""
+    data, last, when, trace = run_adder([a], [b])
+    np.testing.assert_array_equal(data, model.add(a, b), note)
+    np.testing.assert_array_equal(last, np.arange(len(data)) == len(data) - 1, note)
+    assert when[-1] <= model.add_cycles(a, b) + ADDER_DELAY, note
+    assert trace["position"].sum() == model.add_cycles(a, b) - len(model.group_sizes(a)), note
+
+
 @pytest.mark.parametrize("b_density", DENSITIES)
 @pytest.mark.parametrize("a_density", DENSITIES)
 def test_adder_throughput(a_density, b_density):
-    """One position per cycle and one cycle per mask, at any density and over group after group."""
+    """At any density and over group after group."""
     generator = np.random.default_rng([int(a_density * 100), int(b_density * 100)])
-    a, b = (model.encode(random_elements(generator, 3200, density)) for density in (a_density, b_density))
-    data, last, when, trace = run_adder([a], [b])
-    np.testing.assert_array_equal(data, model.add(a, b))
-    np.testing.assert_array_equal(last, np.arange(len(data)) == len(data) - 1)
-    assert when[-1] <= model.add_cycles(a, b) + ADDER_DELAY
-    assert trace["position"].sum() == model.add_cycles(a, b) - 100
+    check_rate(*(model.encode(random_elements(generator, 3200, density)) for density in (a_density, b_density)))
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 2, 5, 10, 20, 40, 60])
@@ -79,20 +84,13 @@ def test_adder_throughput_of_bursts(zeros):
     """Groups of zeros behind a dense one pass as fast as words go out."""
     vector = np.ones(GROUP * (1 + zeros) * 20, np.uint32)
     vector.reshape(20, -1)[:, GROUP:] = 0
-    words = model.encode(vector)
-    data, _, when, _ = run_adder([words], [words])
-    np.testing.assert_array_equal(data, model.add(words, words))
-    assert when[-1] <= model.add_cycles(words, words) + ADDER_DELAY
+    check_rate(model.encode(vector), model.encode(vector))
 
 
 def test_adder_throughput_of_mixed_groups():
-    for seed in range(20):
-        generator = np.random.default_rng(seed)
-        a, b = (model.encode(np.concatenate([random_elements(generator, GROUP, generator.choice(DENSITIES))
-                                             for _ in range(100)])) for _ in range(2))
-        data, _, when, _ = run_adder([a], [b])
-        np.testing.assert_array_equal(data, model.add(a, b), f"{seed=}")
-        assert when[-1] <= model.add_cycles(a, b) + ADDER_DELAY, f"{seed=}"
+    vectors = list(map(model.encode, vectors_of("mixed")))
+    for place, pair in enumerate(itertools.pairwise(vectors)):
+        check_rate(*pair, f"{place=}")
 
 
 def test_adder_is_dense():

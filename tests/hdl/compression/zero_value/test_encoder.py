@@ -1,13 +1,14 @@
 # amaranth: UnusedElaboratable=no
 """Elements to groups without zeros: hdl/compression/zero_value/encoder.py."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from hdl.compression.zero_value.decoder import Decoder
 from hdl.compression.zero_value.encoder import Encoder
 from hdl.group import GROUP
-from hdl.streams.stream import beat_layout, word_layout
 from sim import formal
 from sim.golden import zero_value as model
 from tests.hdl.compression.packets import as_beats, as_rows
@@ -18,29 +19,18 @@ from tests.hdl.compression.zero_value.streams import (
     KNOWN_A,
     KNOWN_B,
     LANES,
-    VECTORS,
-    random_elements,
     random_vectors,
     run_decoder,
     run_encoder,
+    vectors_of,
 )
-from tests.hdl.unit_bench import Drive, UnitBench, Want, under_cocotb
-from tests.refusals import refuses
+from tests.hdl.unit_bench import Drive, UnitBench, Want
+from tests.refusals import refused_values
 from tests.words import bits_of
 
+test_lanes, test_lanes_of_decoder = (refused_values(
+    unit, {}, "lanes", [0, 3, 16, 4.0, "4", None], "Lane count must be 1, 2, 4 or 8") for unit in (Encoder, Decoder))
 
-@pytest.mark.parametrize("unit", [Encoder, Decoder])
-@pytest.mark.parametrize("lanes", [0, 3, 16, 4.0, "4", None])
-def test_lanes(unit, lanes):
-    refuses(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}", unit, lanes=lanes)
-
-
-@pytest.mark.parametrize("lanes", LANES)
-def test_ports(lanes):
-    for unit in (Encoder(lanes=lanes), Decoder(lanes=lanes)):
-        assert unit.lanes == lanes
-    assert Encoder(lanes=lanes).i.payload.shape() == Decoder(lanes=lanes).o.payload.shape() == beat_layout(lanes)
-    assert Encoder(lanes=lanes).o.payload.shape() == Decoder(lanes=lanes).i.payload.shape() == word_layout()
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize(("vector", "words"), [
@@ -61,8 +51,8 @@ def test_encoder_known(lanes, vector, words):
     assert last.tolist() == [0] * (len(expected) // lanes - 1) + [1]
 
 
-def _drive(generator, lanes):
-    vectors = random_vectors(generator, 3_000 * lanes)
+def _drive(generator, lanes, total=3_000):
+    vectors = random_vectors(generator, total * lanes)
     rows = as_rows(vectors, lanes, generator)
     return Drive({"i": as_beats(*rows)}, (rows, vectors))
 
@@ -75,25 +65,14 @@ def _model(unit, drawn, willing, ready):
 
 BENCH = UnitBench(lambda lanes: Encoder(lanes=lanes), _model, _drive)
 test_lockstep = BENCH.lockstep([(lanes,) for lanes in LANES], count=6_000)
+test_cocotb = BENCH.cocotb([(4,)], cut=50, drive=functools.partial(_drive, total=50))
 
 
-def test_model_by_hand():
-    # Two beats of four of one group: held at 1 and 2, six of zeros at 3 to 8, the mask from 10 on, taken at 11.
-    ready = np.ones(16, bool)
-    ready[10] = False
-    trace = cycles.trace_encoder([[5, 0, 0, 6], [0, 0, 7, 9]], [[1, 1, 1, 1], [1, 1, 1, 0]], [0, 1], depth=16,
-                                 willing=np.ones(16, bool), ready=ready)
-    assert np.flatnonzero(trace.i_valid).tolist() == [0, 1]
-    assert np.flatnonzero(trace.i_ready).tolist() == [0, 1, *range(8, 16)]
-    assert trace.offered[10:15].tolist() == [0, 0, 1, 2, 3]
-    assert np.count_nonzero(trace.o_valid) == 5
-
-
-@pytest.mark.parametrize("density", DENSITIES)
+@pytest.mark.parametrize("density", [*DENSITIES, "mixed"])
 @pytest.mark.parametrize("lanes", LANES)
 def test_encoder_throughput(lanes, density):
     """Every group takes max(32 / lanes, 1 + non-zeros) cycles; the first one is collected before."""
-    vectors = [random_elements(np.random.default_rng(seed), 320, density) for seed in range(20)]
+    vectors = vectors_of(density)
     words = np.concatenate([model.encode(vector) for vector in vectors])
     data, _, when = run_encoder(lanes, vectors)
     np.testing.assert_array_equal(data, words)
@@ -101,23 +80,6 @@ def test_encoder_throughput(lanes, density):
     assert when[-1] < GROUP // lanes + Encoder.latency + model.code_cycles(words, lanes)
 
 
-@pytest.mark.parametrize("lanes", LANES)
-def test_encoder_throughput_of_mixed_groups(lanes):
-    for seed in range(20):
-        generator = np.random.default_rng(seed)
-        vector = np.concatenate([random_elements(generator, GROUP, generator.choice(DENSITIES)) for _ in range(100)])
-        words = model.encode(vector)
-        data, _, when = run_encoder(lanes, [vector])
-        np.testing.assert_array_equal(data, words, f"{seed=}")
-        assert when[-1] < GROUP // lanes + Encoder.latency + model.code_cycles(words, lanes), f"{seed=}"
-
-
 @pytest.mark.parametrize("unit", [Encoder, Decoder])
 def test_offers_stand_for_all_time(unit):
     formal.prove(formal.Offers(unit(lanes=1)), depth=2)
-
-
-@pytest.mark.parametrize("kind", ["none", "geometric"])
-def test_cocotb_encoder(kind):
-    rows = as_rows(VECTORS, 4, np.random.default_rng(1))
-    under_cocotb(Encoder(lanes=4), kind, {"i": as_beats(*rows)}, {"o": as_words(map(model.encode, VECTORS))}, cut=50)

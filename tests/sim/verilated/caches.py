@@ -1,0 +1,32 @@
+"""Entries of a cache, for its tests."""
+
+import os
+import time
+
+from sim.verilated import cache, cache_folder
+
+
+def entry(letter="a", kind="verilog"):
+    """Path of an entry, which has a digest in its name."""
+    return cache_folder.folder(kind) / f"{letter}-{letter * 24}"
+
+
+def write(fresh):
+    """The shortest build."""
+    (fresh / "product").write_text("product")
+
+
+def make(kind="verilog", letter="a", size=0, age=0.0):
+    """An entry of ``size`` bytes that was last used ``age`` seconds ago, by no living process."""
+    path = entry(letter, kind)
+    cache_folder.make(path.parent)
+    path.mkdir(mode=0o755)
+    (path / "product").write_bytes(bytes(size))
+    cache._seal(path)
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+def left(folder):
+    """Names in the folder of a kind, apart from its own lock and the notes of its users."""
+    return [path.name for path in folder.iterdir() if path.name not in (".lock", ".users")]
