@@ -10,7 +10,7 @@ override targets := help setup clean docs \
   sim migrate late relay centroids quantize \
   sweep predict predict-points estimate tiling memory bench slow-link two-jobs large-rings job-speed \
   synth program synth-optimizer verilog registers wave packets \
-  test check known-answers pairs run-pairs random-programs partition messages torch-scripts mutate \
+  test check features known-answers pairs run-pairs random-programs partition messages torch-scripts mutate \
   faults hostile launch-faults slow-ranks migrate-failures damaged-files wrong-commands
 
 # With -e, the MAKEFLAGS of the environment has the names of variables in place of their values.

@@ -68,7 +68,7 @@ def delete(name: str) -> Deletion:
 
 
 def main(names: Annotated[list[str] | None, typer.Argument(
-        metavar="[NAME]...", help="Features; all by default.")] = None) -> None:
+        metavar="[NAME]...", help="Features. [default: all]")] = None) -> None:
     """Delete each feature in a copy of its own, and check the copy."""
     for name in names or ():
         if name not in FEATURES:
