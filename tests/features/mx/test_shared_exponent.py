@@ -68,6 +68,7 @@ test_lockstep_of_decoders = blocks.BENCH.random([
 test_lockstep_of_bfloat16 = blocks.BENCH.random([
     *((Encoder, *case, BF16) for case in (("MX9", 1), ("MX9", 8), ("MX4", 1), ("MX9 stochastic", 4))),
     *((Decoder, "MX9", 4, BF16, noise) for noise in (False, True))], seeds=1, count=2_500)
+test_reset_in_a_packet = blocks.BENCH.resets([(kind, "MX9", 4) for kind in KINDS], (1, 2, 6, 9, 14), count=500)
 test_cocotb = blocks.cocotb_test("MX9 stochastic", 4)
 
 
