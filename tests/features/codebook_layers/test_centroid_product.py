@@ -1,7 +1,6 @@
 # amaranth: UnusedElaboratable=no
 import dataclasses
 import functools
-import re
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.features.compute.terms import KINDS, draw
 from tests.hdl.unit_bench import sinks
+from tests.refusals import refuses
 
 #: Lanes, centroids and DSP blocks: with a walk through few centroids, and one lane that is not combined with others.
 UNITS = ((4, 16, 4), (1, 4, 1))
@@ -128,8 +128,7 @@ def _check(ports, cases, table, lanes, *, seed):
     ({"dsps": 3}, ValueError, "DSP block count must be 4, 2 or 1, not 3"),
 ])
 def test_parameters(parameters, error, message):
-    with pytest.raises(error, match=f"^{re.escape(message)}$"):
-        CentroidProduct(**{"table": CentroidTable(), "lanes": 4, **parameters})
+    refuses(message, CentroidProduct, error=error, **{"table": CentroidTable(), "lanes": 4, **parameters})
 
 
 @pytest.mark.parametrize(("lanes", "centroids", "dsps"), UNITS)

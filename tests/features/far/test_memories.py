@@ -12,6 +12,7 @@ from hdl.guard import window_layout
 from sim.verilated.vectors import Unit
 from tests.features.far import memories_model as golden
 from tests.features.far.traffic import Traffic
+from tests.refusals import refuses
 
 #: Groups of readers and counts of writers: two engines at the weights, and one reader alone.
 PORTS = {
@@ -128,12 +129,12 @@ def test_constructor_errors():
     readers, writers = PORTS[2]
     with pytest.raises(ValueError, match=r"^Node must be a server, not NodeConfig\("):
         FarMemories(config=NodeConfig(), readers=readers, writers=writers)
-    with pytest.raises(ValueError, match=r"^Readers must be of weights, state_0, state_1, not of weights$"):
-        FarMemories(config=configuration(2), readers={"weights": (0,)}, writers=writers)
-    with pytest.raises(ValueError, match=r"^Writers must be of weights, state_0, state_1, not of none$"):
-        FarMemories(config=configuration(2), readers=readers, writers={})
-    with pytest.raises(ValueError, match=r"^Groups of readers must be counted from 0, not \[0, 2\]$"):
-        FarMemories(config=configuration(2), readers=readers | {"weights": (2,)}, writers=writers)
+    refuses("Readers must be of weights, state_0, state_1, not of weights",
+            FarMemories, config=configuration(2), readers={"weights": (0,)}, writers=writers)
+    refuses("Writers must be of weights, state_0, state_1, not of none",
+            FarMemories, config=configuration(2), readers=readers, writers={})
+    refuses("Groups of readers must be counted from 0, not [0, 2]",
+            FarMemories, config=configuration(2), readers=readers | {"weights": (2,)}, writers=writers)
 
 
 def test_outstanding():

@@ -4,7 +4,6 @@
 test_shared_exponent.py and test_microscaling.py have every cycle and every value of the formats.
 """
 
-import re
 
 import numpy as np
 import pytest
@@ -33,13 +32,12 @@ def test_parameters(unit):
     for lanes in (0, 3, 32, 4.0, "4", None):
         refuses(f"Lane count must be a power of two between 1 and 16, not {lanes!r}", unit, codec=MX9, lanes=lanes)
     refuses("Codec must be a BlockCodec, not 'MX9'", unit, error=TypeError, codec="MX9", lanes=4)
-    with pytest.raises(ValueError, match=f"^{re.escape(f'Format must be FP32 or BF16, not {FP16!r}')}$"):
-        unit(codec=MX9, lanes=4, format=FP16)
-    with pytest.raises(ValueError, match=r"^Magnitudes must be of at most 8 bits, not 9$"):
-        unit(codec=SharedExponent(mantissa_bits=9), lanes=4, format=BF16)
+    refuses(f"Format must be FP32 or BF16, not {FP16!r}", unit, codec=MX9, lanes=4, format=FP16)
+    refuses("Magnitudes must be of at most 8 bits, not 9",
+            unit, codec=SharedExponent(mantissa_bits=9), lanes=4, format=BF16)
     for words in (1, 0, 2.0, "3"):
-        with pytest.raises(ValueError, match=rf"^Word count must be an integer of at least 3, not {words!r}$"):
-            unit(codec=MXINT8, lanes=8, words=words)
+        refuses(f"Word count must be an integer of at least 3, not {words!r}",
+                unit, codec=MXINT8, lanes=8, words=words)
 
 
 def test_ports():

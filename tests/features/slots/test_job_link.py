@@ -19,6 +19,7 @@ from hdl.ring.link import Ingress
 from hdl.streams.stream import connect_stream
 from sim.verilated.vectors import Unit
 from tests.features.slots.wires import FORWARD, PACKET, Source, Wires, in_order
+from tests.refusals import refuses
 
 NODES, SEGMENTS = 4, 12
 FRAME = JobFrame(longest=37)
@@ -173,5 +174,5 @@ def test_apart(unit, job, forward, back, drifts):
 
 
 def test_parameters():
-    with pytest.raises(ValueError, match=r"^Node with ends of links for jobs must have 2 jobs, not 1$"):
-        JobLink(config=NodeConfig(link=Slots(), programs=Programs()))
+    refuses("Node with ends of links for jobs must have 2 jobs, not 1",
+            JobLink, config=NodeConfig(link=Slots(), programs=Programs()))
