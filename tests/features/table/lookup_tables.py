@@ -9,10 +9,11 @@ from hdl.features.table.decoder import Decoder
 from hdl.features.table.encoder import Encoder
 from hdl.floating.format import BF16, FP32
 from sim.golden.features.table.lookup_table import LookupTable
-from sim.verilated.vectors import Feed, Unit
+from sim.verilated.vectors import Feed
 from tests.features.table import cycles as table_cycles
 from tests.hdl.compression import packets
 from tests.hdl.unit_bench import Drive, UnitBench
+from tests.loaded import Loaded
 
 PLAIN = LookupTable(exponents=256)
 
@@ -65,30 +66,15 @@ def random_centroids(generator, table):
     return np.sort(generator.choice(1 << table.format.fraction_bits, table.mantissas, replace=False))
 
 
-class _Unit(Unit):
-    """A unit that is loaded with words, if there are any, after each reset."""
-
-    load = None
-
-    def reset(self):
-        super().reset()
-        if self.load is not None:
-            count = len(self.load)
-            trace = self.lockstep(sources={"load": Feed(packets.words([self.load]))}, sinks={"o": True},
-                                  cycles=count + 20)
-            assert (trace["load__valid"] & trace["load__ready"]).sum() == count
-            assert not trace["error"].any()
-
-
 def loaded_unit(kind, table, lanes, centroids):
     """A unit that has centroids after a reset, if it is to have any."""
     unit = BENCH.unit(kind, table, lanes)
     unit.load = None
     if centroids is not None and kind is Encoder:
-        unit.load = table.load_words(centroids)
+        unit.load = packets.words([table.load_words(centroids)])
         assert len(unit.load) == gateware(table).load_length
     elif table.loaded:
-        unit.load = centroids
+        unit.load = packets.words([centroids])
     return unit
 
 
@@ -98,14 +84,12 @@ def _make(kind, table, lanes):
 
 def drive(generator, kind, table, lanes, count=2_500):
     vectors, centroids = random_vectors(generator, table, count * lanes), random_centroids(generator, table)
-    loaded = loaded_unit(kind, table, lanes, centroids).load is not None
+    unit = loaded_unit(kind, table, lanes, centroids)
     streams = [table.encode(vector, centroids) for vector in vectors]
     elements = packets.beats(vectors, lanes, width=table.format.width)
     beats = {"scan": elements, "i": elements} if kind is Encoder else {
         "i": packets.beats(streams, _make(kind, table, lanes).words)}
-    # Nothing more is loaded during a run.
-    beats |= {"load": packets.words([[0]])[:0]} if loaded else {}
-    return Drive(beats, (table, vectors, streams, centroids if table.loaded else None))
+    return Drive(beats | unit.no_more(), (table, vectors, streams, centroids if table.loaded else None))
 
 
 def _model(unit, drawn, willing, ready):
@@ -120,7 +104,7 @@ def _model(unit, drawn, willing, ready):
     return packets.want(table_cycles.trace_decoder(table, streams, **stalls), elements, unit.lanes, width=width)
 
 
-BENCH = UnitBench(_make, _model, drive, simulate=lambda component, kind, *_: _Unit(
+BENCH = UnitBench(_make, _model, drive, simulate=lambda component, kind, *_: Loaded(
     component, name=f"LookupTable{kind.__name__}"))
 
 
