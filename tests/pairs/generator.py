@@ -55,35 +55,17 @@ _FREE = 6  # flags that commands signal and wait for at random; those behind kee
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """One command per node, with the expected status.
+    """One command per node, with the expected status."""
 
-    Members
-    -------
-    kind : one of KINDS
-    commands : list of Command
-        Commands in the order of the nodes.
-    status : EventStatus or None
-        Expected status; None for any but OK and a time-out.
-    queue : int
-        Queue of the commands.
-    of_program : bool
-        The commands are those of a program.
-    latches : bool
-        LATCH that waits for other settings.
-    program : list of Step
-        Commands of a pass in the order of time, for a load; those of all passes, for a run.
-    options : dict
-        Model of a load; all parameters of a run.
-    """
-
-    kind: str
-    commands: list[Command]
-    status: EventStatus | None
+    kind: str  # one of KINDS
+    commands: list[Command]  # in the order of the nodes
+    status: EventStatus | None  # that is expected; None for any but OK and a time-out
     queue: int = 1
-    of_program: bool = False
-    latches: bool = False
+    of_program: bool = False  # the commands are those of a program
+    latches: bool = False  # LATCH that waits for other settings
+    #: Commands of a pass in the order of time, for a load; those of all passes, for a run.
     program: list["Step"] = dataclasses.field(default_factory=list)
-    options: dict[str, int] = dataclasses.field(default_factory=dict)
+    options: dict[str, int] = dataclasses.field(default_factory=dict)  # model of a load; all parameters of a run
 
 
 def _span(command: Command) -> int:

@@ -41,23 +41,13 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs:
-    """Lists of local commands, by their addresses in the weight memory and in the activation memory.
-
-    Members
-    -------
-    masks : dict of int to masking.Job
-    layers : dict of int to (quantization.Layer, int, int)
-        Layer, and addresses of its inputs and of its outputs in the gradient memory.
-    lists : dict of int to int
-        Most examples of each list of instructions.
-    wrong : int
-        Address of a list that is refused.
-    """
+    """Lists of local commands, by their addresses in the weight memory and in the activation memory."""
 
     masks: dict[int, masking.Job]
+    #: Layer, and addresses of its inputs and of its outputs in the gradient memory.
     layers: dict[int, tuple[quantization.Layer, int, int]]
-    lists: dict[int, int]
-    wrong: int
+    lists: dict[int, int]  # most examples of each list of instructions
+    wrong: int  # address of a list that is refused
 
 
 class Model:

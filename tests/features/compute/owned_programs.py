@@ -20,18 +20,10 @@ def engine(**options):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """List whose instructions read and write whole buffers, and the buffer that the host gives before it.
-
-    Members
-    -------
-    words : array of uint32
-    given : range
-        Rows of this buffer.
-    profile : Profile
-    """
+    """List whose instructions read and write whole buffers, and the buffer that the host gives before it."""
 
     words: np.ndarray
-    given: range
+    given: range  # rows of this buffer
     profile: Profile
 
     def give(self, generator, activations, owners, base):

@@ -112,19 +112,12 @@ class BlockUnits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockArray:
-    """Array of rows by columns of units.
+    """Array of rows by columns of units."""
 
-    Parameters
-    ----------
-    rows, columns : int
-        Parameters of the gateware.
-    operands : str
-        Format of operands, one of blocks.
-    """
-
+    #: Parameters of the gateware.
     rows: int
     columns: int
-    operands: str
+    operands: str  # format of operands, one of blocks
 
     @property
     def _model(self) -> BlockFormat:

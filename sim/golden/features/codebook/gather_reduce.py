@@ -31,20 +31,12 @@ def multiply(indices: npt.ArrayLike, centroids: npt.ArrayLike, inputs: npt.Array
 
 @dataclasses.dataclass(frozen=True)
 class ProductTrace:
-    """Handshakes of a product unit, cycle by cycle.
-
-    Members
-    -------
-    i_valid, i_ready, o_valid : array of bool
-    offered : array of int
-        Per cycle with ``o_valid``, the index of the result on offer; elsewhere -1.
-    multiplied : array of bool
-    """
+    """Handshakes of a product unit, cycle by cycle."""
 
     i_valid: Flags
     i_ready: Flags
     o_valid: Flags
-    offered: Integers
+    offered: Integers  # per cycle with ``o_valid``, the index of the result on offer; elsewhere -1
     multiplied: Flags
 
 

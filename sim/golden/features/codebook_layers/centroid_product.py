@@ -154,24 +154,11 @@ def unpack_indices(lines: npt.NDArray[np.uint32], columns: int, lanes: int, cent
 
 @dataclasses.dataclass(kw_only=True)
 class Lanes:
-    """Lanes of a unit, with the sums of the centroids' gradients that they keep from job to job.
+    """Lanes of a unit, with the sums of the centroids' gradients that they keep from job to job."""
 
-    Parameters
-    ----------
-    table : array
-        Centroids.
-    lanes : int
-        Outputs of a job.
-
-    Members
-    -------
-    totals : array
-        In shape (lanes, centroids).
-    """
-
-    table: Array
-    lanes: int
-    totals: Array = dataclasses.field(init=False)
+    table: Array  # centroids
+    lanes: int  # outputs of a job
+    totals: Array = dataclasses.field(init=False)  # in shape (lanes, centroids)
 
     def __post_init__(self) -> None:
         self.totals = np.zeros((self.lanes, len(self.table)), np.float32)

@@ -191,34 +191,17 @@ def _refuse(condition: object) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Compute engine of a node.
+    """Compute engine of a node."""
 
-    Parameters
-    ----------
-    rows, lanes : int
-        Units of the array: rows, and columns, which are the elements of a memory row as well.
-    blocks : int
-        Blocks of a panel.
-    columns : int
-        Most columns of a function of rows.
-    scale_mask : bool
-        Whether products can be scaled and masked.
-    operands : str
-        Format of the operands of products.
-    centroids : int
-        Of a table; 0 in an engine without.
-    sequences : bool
-        Whether there are functions of sequences: ROWS, SOFTMAX, and labels of padding.
-    """
-
+    #: Units of the array: rows, and columns, which are the elements of a memory row as well.
     rows: int
     lanes: int
-    blocks: int = 128
-    columns: int = 64
-    scale_mask: bool = False
-    operands: str = FP32
-    centroids: int = 0
-    sequences: bool = False
+    blocks: int = 128  # of a panel
+    columns: int = 64  # most columns of a function of rows
+    scale_mask: bool = False  # whether products can be scaled and masked
+    operands: str = FP32  # format of the operands of products
+    centroids: int = 0  # of a table; 0 in an engine without
+    sequences: bool = False  # whether there are functions of sequences: ROWS, SOFTMAX, and labels of padding
 
     def run(self, memories: Memories, *, base: int, length: int, offset: int = 0,
             owners: RowOwners | None = None) -> Outcome:

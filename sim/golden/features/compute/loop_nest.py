@@ -126,14 +126,9 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopNest:
-    """Loop nest.
+    """Loop nest."""
 
-    Parameters
-    ----------
-    rows, lanes, blocks, terms : int
-        Parameters of the gateware.
-    """
-
+    #: Parameters of the gateware.
     rows: int
     lanes: int
     blocks: int = 128

@@ -56,19 +56,12 @@ def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, firs
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Beats:
-    """Beats of the array's operands, whole rounds of eight.
+    """Beats of the array's operands, whole rounds of eight."""
 
-    Members
-    -------
-    a, b : array of uint32, (beats, rows) and (beats, columns)
-    rows : array of bool, (beats, rows)
-        Rows that take part.
-    initial, first, last, tile : array, (beats,)
-    """
-
-    a: Bits
-    b: Bits
-    rows: Flags
+    a: Bits  # of shape (beats, rows)
+    b: Bits  # of shape (beats, columns)
+    rows: Flags  # that take part, of shape (beats, rows)
+    #: One for each beat.
     initial: Flags
     first: Flags
     last: Flags
@@ -185,22 +178,13 @@ class MacUnits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MacArray:
-    """Array of rows by columns of units.
+    """Array of rows by columns of units."""
 
-    Parameters
-    ----------
-    rows, columns : int
-        Parameters of the gateware.
-    product : int
-        Cycles from elements to their product.
-    operands : str
-        Format of operands.
-    """
-
+    #: Parameters of the gateware.
     rows: int
     columns: int
-    product: int = 6
-    operands: str = FP32
+    product: int = 6  # cycles from elements to their product
+    operands: str = FP32  # format of operands
 
     #: Cycles from the issue of a beat to the cycle in which its sum is stored, beside the multiplier's.
     STORE = SLOTS

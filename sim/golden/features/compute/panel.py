@@ -37,30 +37,18 @@ class Read:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Handshakes of all streams, cycle by cycle.
+    """Handshakes of all streams, cycle by cycle."""
 
-    Members
-    -------
-    signals : dict of arrays of bool
-        ``fill__valid``, ``fill__ready``, ``read__valid``, ``read__ready``, ``o__valid``.
-    offered : array of int
-        Per cycle with ``o__valid``, the index of the operands on offer; elsewhere -1.
-    """
-
+    #: ``fill__valid``, ``fill__ready``, ``read__valid``, ``read__ready``, ``o__valid``.
     signals: dict[str, npt.NDArray[np.bool_]]
-    offered: npt.NDArray[np.int64]
+    offered: npt.NDArray[np.int64]  # per cycle with ``o__valid``, the index of the operands on offer; elsewhere -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PanelBuffer:
-    """Panel buffer.
+    """Panel buffer."""
 
-    Parameters
-    ----------
-    lanes, width, blocks : int
-        Parameters of the gateware.
-    """
-
+    #: Parameters of the gateware.
     lanes: int
     width: int
     blocks: int

@@ -27,23 +27,14 @@ _BLOCK_ARRAY: OnDemand[Any] = OnDemand(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MatrixProduct:
-    """Matrix product.
+    """Matrix product."""
 
-    Parameters
-    ----------
-    rows, columns, blocks : int
-        Parameters of the gateware.
-    product : int
-        Cycles from elements to their product.
-    operands : str
-        Format of operands.
-    """
-
+    #: Parameters of the gateware.
     rows: int
     columns: int
     blocks: int = 128
-    product: int = 6
-    operands: str = FP32
+    product: int = 6  # cycles from elements to their product
+    operands: str = FP32  # format of operands
 
     #: Cycles from a job to the first beat at the panels, from the last row of a panel to a read, and from there to
     #: the array.

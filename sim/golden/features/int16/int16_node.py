@@ -101,17 +101,10 @@ def group_sizes(elements: npt.ArrayLike) -> Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """Result of a fused update.
-
-    Members
-    -------
-    weights : array of int64
-    words : int
-        Compressed words of the gradient, as COMPRESSED_WORDS counts them.
-    """
+    """Result of a fused update."""
 
     weights: Numbers
-    words: int
+    words: int  # compressed words of the gradient, as COMPRESSED_WORDS counts them
 
 
 def update(gradients: npt.ArrayLike, weights: npt.ArrayLike, *, gradient_scale: int, learning_rate: int) -> Update:
@@ -160,19 +153,12 @@ def job_elements(job: masking.Job) -> Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Masked:
-    """Result of MASK.
-
-    Members
-    -------
-    elements : array of int64
-    replaced : int
-        Elements that became the alternative: the count of ELEMENTS_MASKED, and the event's detail if all is well.
-    bad : int, optional
-        Number of the first wrong job: the event's detail, with BAD_MASK. The jobs before it are carried out.
-    """
+    """Result of MASK."""
 
     elements: Numbers
+    #: Elements that became the alternative: the count of ELEMENTS_MASKED, and the event's detail if all is well.
     replaced: int
+    #: Number of the first wrong job: the event's detail, with BAD_MASK. The jobs before it are carried out.
     bad: int | None = None
 
 

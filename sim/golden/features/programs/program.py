@@ -54,49 +54,28 @@ def signal_cycles(hops: int, *, wire: int = 16) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """A command, as far as time goes.
-
-    Members
-    -------
-    name : str
-    duration : int
-    collective : bool
-    waits : tuple of (int, int)
-        For each other queue, in ascending order, (``after``, ``lag``): so many of its commands must have ended, of
-        the pass ``lag`` before this one; 0 for none. A pass before the first one holds at once.
-    remotes : tuple of Remote or None
-        For each node its wait for another one; empty if there is none.
-    """
+    """A command, as far as time goes."""
 
     name: str
     duration: int
     collective: bool = False
+    #: For each other queue, in ascending order, (``after``, ``lag``): so many of its commands must have ended, of the
+    #: pass ``lag`` before this one; 0 for none. A pass before the first one holds at once.
     waits: tuple[tuple[int, int], ...] = ()
-    remotes: tuple[Remote | None, ...] = ()
+    remotes: tuple[Remote | None, ...] = ()  # for each node its wait for another one; empty if there is none
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Time of a command on a node, from its start to its end.
-
-    Members
-    -------
-    node, queue : int
-    name : str
-    start, end : int
-    number : int
-        Number of the pass, from 0.
-    place : int
-        Place in the queue.
-    """
+    """Time of a command on a node, from its start to its end."""
 
     node: int
     queue: int
     name: str
     start: int
     end: int
-    number: int = 0
-    place: int = 0
+    number: int = 0  # number of the pass, from 0
+    place: int = 0  # place in the queue
 
 
 class _Clocks:

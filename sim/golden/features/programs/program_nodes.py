@@ -30,50 +30,26 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """A command of a program.
-
-    Members
-    -------
-    operation : str
-        Name of the operation.
-    fields : sequence of mapping
-        Fields of the descriptor, for each node; those that are missing are zero, and a stride 1.
-    collective : bool
-    waits : tuple of (int, int)
-    remotes : tuple of Remote or None
-        See :class:`sim.golden.features.programs.program.Timed`.
-    """
+    """A command of a program."""
 
     operation: str
+    #: Fields of the descriptor, for each node; those that are missing are zero, and a stride 1.
     fields: Sequence[Mapping[str, int]]
     collective: bool = False
+    #: See :class:`sim.golden.features.programs.program.Timed`.
     waits: tuple[tuple[int, int], ...] = ()
     remotes: tuple[Remote | None, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """Outcome of a collective.
+    """Outcome of a collective."""
 
-    Members
-    -------
-    ranks : tuple of int
-        Nodes that have carried it out, in the order of their ranks in its ring.
-    words : array of int64
-        Words that each of them has sent.
-    traffic : Traffic, optional
-        Costs of all but a broadcast.
-    total : array of uint32, optional
-        Sum of the gradients at its owners.
-    own : list of array
-        Elements of ``total`` that each of these nodes owns.
-    """
-
-    ranks: tuple[int, ...]
-    words: npt.NDArray[np.int64]
-    traffic: ring.Traffic | None = None
-    total: Bits | None = None
-    own: Sequence[npt.NDArray[np.int64]] = ()
+    ranks: tuple[int, ...]  # nodes that have carried it out, in the order of their ranks in its ring
+    words: npt.NDArray[np.int64]  # words that each of them has sent
+    traffic: ring.Traffic | None = None  # costs of all but a broadcast
+    total: Bits | None = None  # sum of the gradients at its owners
+    own: Sequence[npt.NDArray[np.int64]] = ()  # elements of ``total`` that each of these nodes owns
 
 
 class Nodes:

@@ -64,22 +64,13 @@ def fold(fresh: Bits | None, late: Bits, weight: int) -> Bits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Close:
-    """A closed round.
+    """A closed round."""
 
-    Members
-    -------
-    tag : int
-        Number of the round.
-    on_time, late : int
-        Masks of the nodes of which it has a set in time, and a late one.
-    index : int
-        Sum of the weights in sixteenths, modulo 512.
-    """
-
-    tag: int
+    tag: int  # number of the round
+    #: Masks of the nodes of which it has a set in time, and a late one.
     on_time: int
     late: int
-    index: int
+    index: int  # sum of the weights in sixteenths, modulo 512
 
     @property
     def detail(self) -> int:

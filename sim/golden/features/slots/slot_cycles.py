@@ -27,22 +27,13 @@ _MESSAGE_EVERY = 4
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Form of packets.
+    """Form of packets."""
 
-    Parameters
-    ----------
-    scatter, gather : tuple of float
-        Words of a packet's payload in either phase: for each element, and for each group of 32 that has begun.
-    adds : int
-        Cycles by which a sum leaves a node behind what comes in.
-    encodes : int
-        The same of new weights, behind the optimizer.
-    """
-
+    #: Words of a packet's payload in either phase: for each element, and for each group of 32 that has begun.
     scatter: tuple[float, float] = (1, 1)
     gather: tuple[float, float] = (1, 0)
-    adds: int = ADDER
-    encodes: int = 0
+    adds: int = ADDER  # cycles by which a sum leaves a node behind what comes in
+    encodes: int = 0  # the same of new weights, behind the optimizer
 
     def words(self, phase: str, elements: int) -> int:
         """Words of a packet."""

@@ -52,25 +52,14 @@ class Functions(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A layer, or a part of its outputs, as it travels.
+    """A layer, or a part of its outputs, as it travels."""
 
-    Members
-    -------
-    layer : int
-        Number of the layer, from 1.
-    inputs, outputs : int
-        Inputs, and outputs of this part.
-    first : int
-        First output of this part.
-    format : str
-        Codec of its weights in FETCH.
-    """
-
-    layer: int
+    layer: int  # number of the layer, from 1
+    #: Inputs, and outputs of this part.
     inputs: int
     outputs: int
-    first: int = 0
-    format: str = RAW
+    first: int = 0  # first output of this part
+    format: str = RAW  # codec of its weights in FETCH
 
     @property
     def words(self) -> int:

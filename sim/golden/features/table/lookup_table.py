@@ -22,27 +22,13 @@ COMPARED = 12
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LookupTable:
-    """Parameters of the format, and values derived from them.
+    """Parameters of the format, and values derived from them."""
 
-    Parameters
-    ----------
-    format : FloatFormat
-        Format of the elements.
-    mantissas : int
-        Representatives of the fractions: 8, 16, 32, 64 or 128.
-    centroids : bool
-        Whether representatives are centroids, and not the middles of bins of equal width.
-    exponents : int
-        Most exponents in a table.
-    loaded : bool
-        Whether the host loads decoders with the centroids, so that no packet carries them.
-    """
-
-    format: FloatFormat = FP32
-    mantissas: int = 32
-    centroids: bool = False
-    exponents: int = 256
-    loaded: bool = False
+    format: FloatFormat = FP32  # of the elements
+    mantissas: int = 32  # representatives of the fractions: 8, 16, 32, 64 or 128
+    centroids: bool = False  # whether representatives are centroids, and not the middles of bins of equal width
+    exponents: int = 256  # most exponents in a table
+    loaded: bool = False  # whether the host loads decoders with the centroids, so that no packet carries them
 
     def __post_init__(self) -> None:
         if self.mantissas not in (8, 16, 32, 64, 128):
