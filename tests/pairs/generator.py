@@ -75,31 +75,15 @@ def _span(command: Command) -> int:
 
 
 class Generator:
-    """Generator of commands, which prefers the rarest pairs so far.
-
-    Parameters
-    ----------
-    nodes : int
-    seed : int
-
-    Members
-    -------
-    pairs : Counter of (str, str)
-        Number of times that the second kind of command has followed the first.
-    last : str
-        Kind of the latest command, or the reason for its end.
-    patient : bool
-        Commands wait long enough for those of the other queue.
-    weight_stride : int
-        Register WEIGHT_STRIDE.
-    """
+    """Generator of commands, which prefers the rarest pairs so far."""
 
     def __init__(self, nodes: int, seed: int) -> None:
         self.nodes = nodes
+        #: Number of times that the second kind of command has followed the first.
         self.pairs: collections.Counter[tuple[str, str]] = collections.Counter()
-        self.last = ""
-        self.patient = True
-        self.weight_stride = 0
+        self.last = ""  # kind of the latest command, or the reason for its end
+        self.patient = True  # commands wait long enough for those of the other queue
+        self.weight_stride = 0  # register WEIGHT_STRIDE
         self.programs = Programs(masks={}, layers={}, lists={}, wrong=0)
         self._random = random.Random(seed)
         # Operations in which every node receives a block that has passed the odd node.

@@ -44,23 +44,15 @@ class Player:
     ----------
     library : Library
         Ring of nodes of :data:`tests.pairs.generator.CONFIG`.
-    nodes : int
     seed : int
         Seed of all random choices.
-
-    Members
-    -------
-    generator : Generator
-        Generator of the commands, with the pairs so far.
-    compared : int
-        Number of words compared.
     """
 
     def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
         self.nodes = nodes
         self.seed = seed
-        self.generator = Generator(nodes, seed)
-        self.compared = 0
+        self.generator = Generator(nodes, seed)  # generator of the commands, with the pairs so far
+        self.compared = 0  # number of words compared
         self._random = random.Random(seed + 1)
         self._batch = 0
         self._versions = [0] * nodes  # number of commands that have changed weights

@@ -126,8 +126,6 @@ def play_part(name: str, nodes: int, seed: int, count: int, *, remote: bool = Fa
 
     Parameters
     ----------
-    name : str
-    nodes, seed, count : int
     remote : bool
         Whether commands wait for those of other nodes as well.
     faults : float

@@ -61,7 +61,6 @@ class Twins:
     ----------
     library : Library or sequence of Library
         Ring of the nodes.
-    nodes : int
     seed : int
         Seed of all random choices.
     configs : sequence of NodeConfig, optional
@@ -72,8 +71,6 @@ class Twins:
     requests, commands, refused, words, guarded : int
         Requests so far, commands among them, answers that were not OK, words outside that were compared, and commands
         that a guard has found.
-    statuses : dict of EventStatus to int
-        Events so far.
     """
 
     config = CONFIG
@@ -89,7 +86,7 @@ class Twins:
         self.configs = [self.config] * nodes if configs is None else list(configs)
         self.spaces = {space.name: space for config in reversed(self.configs) for space in windowed(config)}
         self.requests = self.commands = self.refused = self.words = self.guarded = 0
-        self.statuses: dict[EventStatus, int] = {}
+        self.statuses: dict[EventStatus, int] = {}  # events so far
         self._random = random.Random(seed)
         self._numbers = np.random.default_rng(seed)
         self._generator = Generator(nodes, seed)

@@ -16,7 +16,6 @@ class Traffic:
     Parameters
     ----------
     seed : int
-    model : FarMemories
     rows : sequence of int
         Rows of the memory at each read port, and at each write port.
     lanes : int
@@ -29,12 +28,6 @@ class Traffic:
     timeout : int
     resets : float
         Chance that a group is reset in a cycle, and a tenth of it that links are, and a half that silence begins.
-
-    Members
-    -------
-    cycles : list of (Inputs, Outputs)
-    counts : Counter
-        Answers that were given, dropped and made up, silences, forgotten rows, and rows outside of windows.
     """
 
     def __init__(self, *, seed, model: FarMemories, rows, lanes, latency, pattern, rates=(0.5, 0.3), timeout=100,
@@ -46,6 +39,7 @@ class Traffic:
         self._owed = collections.deque()  # answers of the far memory, and the cycles in which they come
         self._expected = [collections.deque() for _ in model.readers]
         self._cycle, self._quiet, self._away, self._held = 0, 0, [0] * model.groups, 0
+        #: Answers that were given, dropped and made up, silences, forgotten rows, and rows outside of windows.
         self.cycles, self.counts = [], collections.Counter()
 
     def run(self, cycles):

@@ -37,11 +37,6 @@ class BlockUnits:
         Elements of a block.
     delay : int
         Cycles that scales take, beyond those of an exponent.
-
-    Members
-    -------
-    leaving : deque of int
-        Rows of results in the skid buffer: 1 for the last one of a tile, else 0.
     """
 
     SKID = 2
@@ -50,7 +45,7 @@ class BlockUnits:
         # Cycles of a block, and from the decision to read one to the cycle in which a tile that it ends is complete.
         self._block, self._cycles = block, block * SLOTS
         self._to_complete = 7 + block + 4 + delay + self._cycles + 4 + 7
-        self.leaving: deque[int] = deque()
+        self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last one of a tile, else 0
         self._columns, self._elements = columns, SLOTS * rows * columns
         self._slot, self._term, self._begun = 0, 0, False
         # Halves of the memory of elements: whether each is full, and whether its block begins and ends a tile.

@@ -46,7 +46,6 @@ def trace_product(table: CentroidTable, columns: Sequence[int], *, willing: npt.
 
     Parameters
     ----------
-    table : CentroidTable
     columns : sequence of int
         Columns of each matrix; a matrix has as many rows as there are lanes.
     willing : array of cycles

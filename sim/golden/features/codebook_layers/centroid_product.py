@@ -44,7 +44,6 @@ def gather(indices: Indices, x: Array, centroids: int) -> Array:
         In shape (outputs, inputs).
     x : array
         In shape (examples, inputs).
-    centroids : int
     """
     outputs = np.arange(len(indices))
     sums = np.zeros((len(x), len(indices), centroids), x.dtype)

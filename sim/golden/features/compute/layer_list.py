@@ -83,7 +83,6 @@ def check_cycles(words: Bits, length: int, *, lanes: int, centroids: int = 0, se
         The instruction.
     length : int
         Length of the command.
-    lanes : int
     centroids : int
         Of a table; 0 where there are no products with them.
     sequences : bool
@@ -112,7 +111,6 @@ def read_cycles(*, lanes: int, answer: int) -> int:
 
     Parameters
     ----------
-    lanes : int
     answer : int
         Cycles from a request to its answer; requests follow each other in consecutive cycles.
     """

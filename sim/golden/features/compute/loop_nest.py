@@ -240,7 +240,6 @@ class LoopNest:
 
         Parameters
         ----------
-        jobs : sequence of Job
         willing : array of bool
             Per cycle, whether the source may begin to offer its next job.
         ready : dict of arrays of bool

@@ -122,17 +122,12 @@ class MacUnits:
         Rows of units.
     product : int
         Cycles from elements to their product.
-
-    Members
-    -------
-    leaving : deque of int
-        Rows of results in the skid buffer: 1 for the last one of a tile, else 0.
     """
 
     SKID, BANKS = 2, 2
 
     def __init__(self, rows: int, product: int) -> None:
-        self.leaving: deque[int] = deque()
+        self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last one of a tile, else 0
         self._rows, self._product = rows, product
         self._slot = 0
         self._held: tuple[bool, bool] | None = None  # a last round begins, and ends
@@ -244,13 +239,7 @@ class MacArray:
 
 
 class _Drain:
-    """Drain of complete tiles: place and result of each row, two stages that move together, and a skid buffer.
-
-    Members
-    -------
-    offered : array of int
-        Per cycle, the index of the row on offer; -1 without one.
-    """
+    """Drain of complete tiles: place and result of each row, two stages that move together, and a skid buffer."""
 
     BANKS = 2
 
@@ -258,7 +247,7 @@ class _Drain:
         self._ready = first_from(ready)
         self._length = length
         self._end = len(self._ready) - 1
-        self.offered = np.full(self._end, -1, np.int64)
+        self.offered = np.full(self._end, -1, np.int64)  # per cycle, the index of the row on offer; -1 without one
         self._rows, self._placed, self._departed = 0, -1, -1
         # Cycles in which the buffer is full, of the latest rows: the first, and the one after the last.
         self._full: list[tuple[int, int]] = []

@@ -14,10 +14,6 @@ Owned = tuple[npt.ArrayLike, int]
 class RowOwners:
     """Number of the buffer that has written each row; 0 is that of any buffer.
 
-    Parameters
-    ----------
-    rows : int
-
     Members
     -------
     numbers : array of uint8

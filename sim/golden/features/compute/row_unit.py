@@ -116,8 +116,6 @@ def run(job: Job, memories: Sequence[Bits], *, columns: int = 64) -> Run:
 
     Parameters
     ----------
-    job : Job
-    memories : sequence of arrays
     columns : int
         Most columns of the unit.
     """

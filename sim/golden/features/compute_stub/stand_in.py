@@ -49,12 +49,7 @@ class Outputs:
 
 
 class StandIn:
-    """Model of the unit of :mod:`hdl.features.compute_stub.stand_in`, one cycle after the other.
-
-    Parameters
-    ----------
-    lanes : int
-    """
+    """Model of the unit of :mod:`hdl.features.compute_stub.stand_in`, one cycle after the other."""
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes

@@ -22,7 +22,6 @@ def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: boo
 
     Parameters
     ----------
-    length, lanes : int
     rate : float
         Words per cycle of the far memory, of which a row takes whole cycles.
     latency : int
@@ -66,12 +65,7 @@ class Outputs:
 
 
 class Mover:
-    """Model of the unit, one cycle after the other.
-
-    Parameters
-    ----------
-    lanes : int
-    """
+    """Model of the unit, one cycle after the other."""
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes

@@ -124,7 +124,6 @@ def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int =
     ----------
     queues : sequence of sequence of Timed
         Commands of each queue, in each pass; the same on all nodes.
-    passes, nodes : int
     gap, delay : int
         Cycles between two commands of a queue, and from the end of one to the start of another that waited for it.
     duration : callable, optional

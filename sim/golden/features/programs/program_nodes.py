@@ -57,38 +57,18 @@ class Nodes:
 
     Parameters
     ----------
-    nodes : int
     gradient_words : int
         Elements of the gradient memory.
     weights : array of uint32
         First weights, which all nodes have from element 0 on; blocks and state are those of this vector.
     planes : int
         State planes, which are zeros at first.
-    weight_codec, gradient_codec : Codec
     mastered : bool
         Whether nodes have masters beside raw weights, as they always have with a weight codec.
-    segment, lanes : int
     engine : Engine, optional
         Compute engine, for LAYERS.
     activation_words, far_words : int
         Elements of the activation memory, and of the far one.
-
-    Members
-    -------
-    gradients, residuals, weights, activations, far : array of shape (nodes, words)
-    masters : array of shape (nodes, words)
-        Of each node's own blocks; nobody reads those of nodes that have none.
-    state : list of array of shape (nodes, words)
-    settings : Settings
-        Settings that the host has written; LATCH has updates use them.
-    packed_state : bool
-        Whether updates with these settings have state as bfloat16, two elements to a word.
-    weight_stride : int
-        Elements by which a command with ``alternate`` has its weights further on in odd passes.
-    versions : dict
-        Updates of each region on a node, by rank, region, and pass, odd or even, where the region has two copies.
-    found : list of (int, int, int)
-        Rank, region and version of each command that computes with a region, in order.
     """
 
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
@@ -108,15 +88,21 @@ class Nodes:
         self.weights = np.tile(decoded, (nodes, 1))
         own = self.owned(0, len(weights), 0)
         size = max(map(len, own))
+        #: Of each node's own blocks; nobody reads those of nodes that have none.
         self.masters = np.zeros((nodes, size), dtype=np.uint32)
         for rank, index in enumerate(own):
             self.masters[rank, :len(index)] = weights[index]
         self.state = [np.zeros((nodes, size), dtype=np.uint32) for _ in range(planes)]
+        #: Settings that the host has written; LATCH has updates use them.
         self.settings: optimizer.Settings | None = None
+        #: Whether updates with these settings have state as bfloat16, two elements to a word.
         self.packed_state = False
         self._latched: tuple[optimizer.Settings, bool] | None = None
+        #: Elements by which a command with ``alternate`` has its weights further on in odd passes.
         self.weight_stride = 0
+        #: Updates of each region on a node, by rank, region, and pass, odd or even, where the region has two copies.
         self.versions: collections.defaultdict[tuple[int, int, int], int] = collections.defaultdict(int)
+        #: Rank, region and version of each command that computes with a region, in order.
         self.found: list[tuple[int, int, int]] = []
 
     def owned(self, base: int, length: int, turn: int) -> list[npt.NDArray[np.int64]]:
@@ -286,7 +272,6 @@ class Nodes:
         ----------
         queues : sequence of sequence of Placed
             Commands of each queue.
-        passes, seed : int
         parity : int
             Whether the first pass is even (0) or odd (1).
         before : callable

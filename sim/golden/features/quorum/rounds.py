@@ -93,7 +93,6 @@ class Closer:
 
     Parameters
     ----------
-    nodes : int
     quorum : int
         Sets in time that close a round.
     deadline : int
@@ -184,28 +183,18 @@ class Rounds:
 
     Parameters
     ----------
-    nodes : int
     length : int
         Elements of a gradient.
     weights : sequence of int
         :func:`late_weights`.
-
-    Members
-    -------
-    closed : int or None
-        Number of the latest closed round.
-    ledgers : list of Ledger
-        One for each node.
-    ages : dict of int to int
-        Ages of the late sets that the round has which was closed last, by node.
     """
 
     def __init__(self, *, nodes: int, length: int, weights: Sequence[int]) -> None:
         self.nodes, self.length = nodes, length
         self.weights = tuple(weights)
-        self.closed: int | None = None
-        self.ledgers = [Ledger(length) for _ in range(nodes)]
-        self.ages: dict[int, int] = {}
+        self.closed: int | None = None  # number of the latest closed round
+        self.ledgers = [Ledger(length) for _ in range(nodes)]  # one for each node
+        self.ages: dict[int, int] = {}  # ages of the late sets that the round has which was closed last, by node
         self._sets: list[dict[int, Bits]] = [{} for _ in range(nodes)]
 
     def ready(self, node: int, tag: int, gradient: npt.NDArray[np.generic]) -> None:

@@ -48,12 +48,7 @@ def keepalive_word(hops: int) -> int:
 
 
 class SignalRelay:
-    """The relay of SIGNALs, cycle by cycle.
-
-    Parameters
-    ----------
-    queues : int
-    """
+    """The relay of SIGNALs, cycle by cycle."""
 
     def __init__(self, *, queues: int) -> None:
         self.queues = queues

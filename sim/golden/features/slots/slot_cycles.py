@@ -90,7 +90,6 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
         Elements per cycle of the optimizer.
     messages : bool
         Whether there are slots for messages.
-    form : Form
     laps : int
         Laps before slots: 2, or 1 where all nodes send their records at once, or 0 where those pass before.
     """

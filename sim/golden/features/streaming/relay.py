@@ -129,20 +129,10 @@ class Server:
 
     Parameters
     ----------
-    units : sequence of Unit
     masters : sequence of array of uint32
         Of each unit, weights, biases, and zeros up to the next group.
     planes : int
         State planes, which are zeros at first.
-
-    Members
-    -------
-    units : list of Unit
-    masters : list of array
-    state : list of list of array
-        Planes of each unit.
-    fetched, pushed : dict of int to Counts
-        Of the last FETCH and PUSH of each unit.
     """
 
     def __init__(self, units: Sequence[Unit], masters: Sequence[Bits], *, planes: int):
@@ -152,7 +142,8 @@ class Server:
                                  f"{master.shape!r}")
         self.units = list(units)
         self.masters = [master.copy() for master in masters]
-        self.state = [[np.zeros_like(master) for _ in range(planes)] for master in masters]
+        self.state = [[np.zeros_like(master) for _ in range(planes)] for master in masters]  # planes of each unit
+        #: Of the last FETCH and PUSH of each unit.
         self.fetched: dict[int, Counts] = {}
         self.pushed: dict[int, Counts] = {}
 
