@@ -107,12 +107,8 @@ class Generator:
     def begin(self, *, patient: bool, ring: bool = False) -> None:
         """Begin a new batch, in which no flag is set, and the contents of all memories are known.
 
-        Parameters
-        ----------
-        patient : bool
-            Commands of both queues, which wait for each other, and programs; else those of one queue alone.
-        ring : bool
-            The batch ends with a collective.
+        A ``patient`` one has commands of both queues, which wait for each other, and programs; else those of one
+        queue alone. With ``ring`` it ends with a collective.
         """
         self._flags = self._order = self._orders = 0
         self._half = self._pushed_latch = False

@@ -38,15 +38,8 @@ class MismatchError(AssertionError):
 
 
 class Player:
-    """Player of batches of commands on one ring, each of which starts from the memories that the previous one left.
-
-    Parameters
-    ----------
-    library : Library
-        Ring of nodes of :data:`tests.pairs.generator.CONFIG`.
-    seed : int
-        Seed of all random choices.
-    """
+    """Player of batches of commands on one ring, of :data:`tests.pairs.generator.CONFIG`, each of which starts from
+    the memories that the previous one left. All choices follow from the seed."""
 
     def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
         self.nodes = nodes
@@ -106,13 +99,8 @@ class Player:
         self._ring.devices.write_register("MASK_THRESHOLD", threshold)
 
     def batch(self) -> None:
-        """Queue some commands, wait for all of them, and compare events and memories.
-
-        Raises
-        ------
-        MismatchError
-            If they differ from the model; the message has the seed, the batch, its commands, and the differences.
-        """
+        """Queue some commands, wait for all of them, and compare events and memories; a :class:`MismatchError` has
+        the seed, the batch, its commands, and the differences."""
         choose = self._random
         self._batch += 1
         if self._batch % 8 == 0 or any(np.count_nonzero(~np.isfinite(golden.floats(memory))) > memory.size // 20

@@ -324,13 +324,8 @@ class Twins:
         return found
 
     def batch(self) -> None:
-        """Play some requests on both rings, and compare.
-
-        Raises
-        ------
-        LeakError
-            If something has come out of the window, or into it; the message has the seed and the batch.
-        """
+        """Play some requests on both rings, and compare; a :class:`LeakError` has the seed and the batch, if
+        something has come out of the window, or into it."""
         self._batch += 1
         if self._batch % 5 == 0:
             self._begin()

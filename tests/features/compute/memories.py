@@ -103,20 +103,8 @@ def arrays(fields):
 
 
 class Bench:
-    """A Verilated unit with memories.
-
-    Parameters
-    ----------
-    unit : Component
-    rows, lanes : int
-        Rows of each memory, and elements of a row.
-    flags : tuple of str
-        Outputs of one bit that are watched.
-    watched : tuple of str
-        Output streams that are watched.
-    latency : int
-        Cycles from a request to its response: 2 to 5.
-    """
+    """A Verilated unit with memories of (rows, lanes), of which some outputs of one bit, the flags, and some streams
+    are watched. Responses come ``latency`` cycles after their requests: 2 to 5."""
 
     def __init__(self, unit, *, rows, lanes, flags=FLAGS, watched=(), latency=LATENCY):
         self._component = WithMemories(unit, rows=rows, lanes=lanes, flags=flags, watched=watched, latency=latency)

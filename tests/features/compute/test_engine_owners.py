@@ -46,12 +46,7 @@ ROWS = LIST // LANES
 
 
 class Model:
-    """Memories of a node and the owners of their rows, and the requests that have changed them.
-
-    Parameters
-    ----------
-    generator : Generator
-    """
+    """Memories of a node and the owners of their rows, and the requests that have changed them."""
 
     def __init__(self, generator):
         self.memories = random_memories(generator)

@@ -104,17 +104,8 @@ def run(unit, cases, *, lanes, columns, cycles, seed=1, willing=None, ready=True
         sequences=False):
     """Run jobs one after another, compare reads and writes with the model, and return the ports.
 
-    Parameters
-    ----------
-    willing : dict
-        Per input stream, cycles in which its source is willing.
-    ready : dict or True
-        Per output stream, cycles in which its sink is ready.
-    settled : array or int
-    before : tuple of Case and int or None
-        Another job that is cut off by a reset after some cycles.
-    sequences : bool
-        Whether the unit has functions of sequences.
+    ``willing`` and ``ready`` are the cycles of input and of output streams, by name. Another job may come ``before``,
+    with a number of cycles after which a reset cuts it off.
     """
     legal = [case for case in cases if case.job.legal(columns, sequences=sequences)]
     generator = np.random.default_rng(seed)

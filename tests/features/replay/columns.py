@@ -7,15 +7,7 @@ import numpy as np
 
 def compare(unit, rows, free=None):
     """Run a Verilated unit on rows of its ports, and compare each output in each cycle; payloads while they are
-    valid.
-
-    Parameters
-    ----------
-    unit : Unit
-    rows : dict of array
-    free : dict, optional
-        Rows in which an output does not count, by its name.
-    """
+    valid, and none in rows in which it is ``free``."""
     unit.reset()
     found = unit.run({port.name: rows[port.name] for port in unit.inputs})
     assert found.keys() <= rows.keys()

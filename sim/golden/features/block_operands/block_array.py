@@ -27,17 +27,8 @@ BANKS = 4
 
 
 class BlockUnits:
-    """State of the array, cycle by cycle.
-
-    Parameters
-    ----------
-    rows, columns : int
-        Parameters of the gateware.
-    block : int
-        Elements of a block.
-    delay : int
-        Cycles that scales take, beyond those of an exponent.
-    """
+    """State of the array, cycle by cycle: units of rows and columns, with blocks of so many elements. Scales take
+    ``delay`` cycles, beyond those of an exponent."""
 
     SKID = 2
 
@@ -153,13 +144,8 @@ class BlockArray:
         return total
 
     def trace(self, beats: Beats, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle, from reset.
-
-        Parameters
-        ----------
-        willing, ready : array of bool
-            Per cycle, whether the source may begin to offer its next beat, and whether the sink is ready.
-        """
+        """Trace every cycle, from reset: whether the source may begin to offer its next beat in it, and the sink is
+        ready."""
         feed, sink = Feed(len(beats), willing), np.asarray(ready, np.bool_)
         units = BlockUnits(self.rows, self.columns, self._model.block, operands_of(self.operands).delay)
         offered = np.full(feed.end, -1, np.int64)

@@ -42,18 +42,10 @@ class ProductTrace:
 
 def trace_product(table: CentroidTable, columns: Sequence[int], *, willing: npt.ArrayLike, ready: npt.ArrayLike,
                   opened: int = 0) -> ProductTrace:
-    """Trace every cycle of a product unit that has its table.
+    """Trace every cycle of a product unit that has its table, and whose sums are clear from a cycle on.
 
-    Parameters
-    ----------
-    columns : sequence of int
-        Columns of each matrix; a matrix has as many rows as there are lanes.
-    willing : array of cycles
-        Whether the source may begin to offer its next column.
-    ready : array of cycles
-        Whether the sink is ready.
-    opened : int
-        Cycle from which on the sums are clear.
+    Matrices have so many ``columns``, and as many rows as there are lanes. In each cycle the source may begin to
+    offer its next column or not, and the sink is ready or not.
     """
     feed, output = stream.Feed(sum(columns), willing), stream.Output(ready)
     multiplied = np.zeros(feed.end, np.bool_)

@@ -236,15 +236,8 @@ class LoopNest:
                     final=ends & step.final)
 
     def trace(self, jobs: Sequence[Job], *, willing: npt.ArrayLike, ready: dict[str, npt.ArrayLike]) -> Trace:
-        """Trace every cycle, from reset.
-
-        Parameters
-        ----------
-        willing : array of bool
-            Per cycle, whether the source may begin to offer its next job.
-        ready : dict of arrays of bool
-            Per cycle, whether the sinks of ``panels``, ``tiles`` and ``o`` are ready.
-        """
+        """Trace every cycle, from reset: whether the source may begin to offer its next job in it, and whether the
+        sinks of ``panels``, ``tiles`` and ``o`` are ready."""
         feed = Feed(len(jobs), willing)
         outputs = {name: Output(ready[name]) for name in ("panels", "tiles", "o")}
         found: dict[str, list] = {"panels": [], "tiles": [], "o": []}

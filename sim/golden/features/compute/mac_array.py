@@ -31,22 +31,9 @@ def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, firs
                initial: npt.ArrayLike = False, operands: str = FP32) -> Bits:
     """Sums after one more term, as bit patterns: product and sum are each rounded.
 
-    Parameters
-    ----------
-    total : array
-        Sums before.
-    a, b : array
-        Factors of the term.
-    first : array of bool
-        The sum begins with this term, at +0.0.
-    negative : array of bool
-        It begins at -0.0.
-    bubble : array of bool
-        The term is -0.0 in place of the product.
-    initial : array of bool
-        The term is ``b``.
-    operands : str
-        Format of the factors.
+    The term has the factors ``a`` and ``b``, in the format of operands. Where it is the ``first``, the sum begins
+    with it, at +0.0, or at -0.0 if it is ``negative`` as well; a ``bubble`` is -0.0 in place of the product, and an
+    ``initial`` term is ``b``.
     """
     zero = np.where(negative, _NEGATIVE, np.uint32(0))
     term = np.where(initial, np.asarray(b, np.uint32), operands_of(operands).multiply(a, b))
@@ -96,15 +83,8 @@ def tile_order(rows: int, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) -> Results:
-    """Results of tiles that leave an array one after the other.
-
-    Parameters
-    ----------
-    tiles : iterable of (array of uint32, int)
-        Sums of each tile, in shape (slots, rows, columns), and its form.
-    rows, columns : int
-        Those of the array.
-    """
+    """Results of tiles that leave an array one after the other, from their sums, in shape (slots, rows, columns), and
+    forms."""
     empty = np.zeros(0, np.int64)
     found = [(np.zeros((0, columns), np.uint32), empty, empty, empty.astype(np.bool_))]
     for totals, tile in tiles:
@@ -114,15 +94,8 @@ def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) ->
 
 
 class MacUnits:
-    """State of the array between operands that move on and results, cycle by cycle.
-
-    Parameters
-    ----------
-    rows : int
-        Rows of units.
-    product : int
-        Cycles from elements to their product.
-    """
+    """State of the array between operands that move on and results, cycle by cycle: rows of units, and cycles from
+    elements to their product."""
 
     SKID, BANKS = 2, 2
 
@@ -204,18 +177,12 @@ class MacArray:
         return results_of(found, rows=self.rows, columns=self.columns)
 
     def trace(self, last: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle, from reset.
+        """Trace every cycle, from reset: whether the source may begin to offer its next beat in it, and the sink is
+        ready. Rounds of beats that are ``last`` are the last of their sums.
 
         A beat is accepted when the one before is issued, and issued from the next cycle on: in any if no sum is under
         way, else a multiple of eight cycles and one later than the beat before. The first beat of a last round also
         waits for a bank, which is free again when the last row of the tile before the last has been read.
-
-        Parameters
-        ----------
-        last : array of bool
-            Per beat, whether its round is the last of its sums.
-        willing, ready : array of bool
-            Per cycle, whether the source may begin to offer its next beat, and whether the sink is ready.
         """
         final = np.asarray(last, np.bool_)
         feed, drain = Feed(len(final), willing), _Drain(ready, SLOTS * self.rows)

@@ -77,17 +77,8 @@ class PanelBuffer:
 
     def trace(self, fills: Sequence[int], reads: Sequence[int], *, willing: Sequence[npt.ArrayLike],
               ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle, from reset.
-
-        Parameters
-        ----------
-        fills, reads : sequence of int
-            Memory rows, and reads, of each panel.
-        willing : sequence of two arrays of bool
-            Per cycle, whether the sources of rows and of reads may begin to offer their next beats.
-        ready : array of bool
-            Per cycle, whether the sink is ready.
-        """
+        """Trace every cycle, from reset, of panels of so many memory rows and reads: whether the sources of rows and
+        of reads may begin to offer their next beats in it, and whether the sink is ready."""
         stages = Stages(self.READ, ready)
         filling, reading = Feed(sum(fills), willing[0]), Feed(sum(reads), willing[1])
         readable = np.zeros(stages.end, np.bool_)

@@ -18,16 +18,10 @@ OUTSTANDING = 32
 
 
 def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: bool) -> int:
-    """Cycles of a command, if nothing but the far memory makes it wait.
+    """Cycles of a command, to the far memory or ``back``, if nothing but that memory makes it wait.
 
-    Parameters
-    ----------
-    rate : float
-        Words per cycle of the far memory, of which a row takes whole cycles.
-    latency : int
-        Cycles from a request to its answer; those of :data:`OUTSTANDING` rows at this rate, at most.
-    back : bool
-        Whether rows are read from the far memory.
+    It has ``rate`` words per cycle, of which a row takes whole cycles, and answers after ``latency`` cycles: those of
+    :data:`OUTSTANDING` rows at this rate, at most.
     """
     rows = -(-length // lanes)
     if not rows:

@@ -136,17 +136,8 @@ class BlockFormat:
         return RandomBits(self.seed)
 
     def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
-        """Quantize elements to blocks; the last block is filled up with +0.
-
-        Parameters
-        ----------
-        bits : array
-            Encodings of the elements.
-        random : RandomBits or None
-            Source of bits for stochastic rounding; by default, the bits after a reset.
-        bf16 : bool
-            Whether elements are bfloat16.
-        """
+        """Quantize elements, encodings of binary32 or of bfloat16, to blocks; the last block is filled up with +0.
+        Bits for stochastic rounding are those after a reset, by default."""
         given = np.asarray(bits, np.uint32)
         count = -(-len(given) // self.block)
         elements = np.zeros((count, self.block), np.int64)

@@ -125,15 +125,8 @@ def push_sum(gradients: Bits) -> Bits:
 
 
 class Server:
-    """Masters and state of all units.
-
-    Parameters
-    ----------
-    masters : sequence of array of uint32
-        Of each unit, weights, biases, and zeros up to the next group.
-    planes : int
-        State planes, which are zeros at first.
-    """
+    """Masters and state of all units: of each, weights, biases, and zeros up to the next group. State planes are
+    zeros at first."""
 
     def __init__(self, units: Sequence[Unit], masters: Sequence[Bits], *, planes: int):
         for unit, master in zip(units, masters, strict=True):

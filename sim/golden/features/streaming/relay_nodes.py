@@ -26,17 +26,8 @@ FORMATS = ("raw", "mx4", "mx6", "mx9")
 
 
 class RelayNodes(Nodes):
-    """Memories of workers and of a server, which has the last rank.
-
-    Parameters
-    ----------
-    weights : array of uint32
-        Masters of all units, which the server has from element 0 on.
-    planes : int
-        State planes of the server, which are zeros at first.
-    options
-        As those of :class:`Nodes`.
-    """
+    """Memories of workers and of a server, which has the last rank: the masters of all units from element 0 on, and
+    their state planes, which are zeros at first. Options are those of :class:`Nodes`."""
 
     def __init__(self, workers: int, *, weights: Bits, planes: int = 2, **options: Any):
         super().__init__(workers + 1, weights=np.zeros_like(weights), planes=0, **options)

@@ -68,15 +68,8 @@ class LookupTable:
         return (front + 3) // 4 + groups * self.code_width(exponents)
 
     def encode(self, elements: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Compress one or more elements.
-
-        Parameters
-        ----------
-        elements : array
-            Encodings of the format.
-        centroids : array or None
-            Fractions in ascending order, one per mantissa; only if the parameters ask for centroids.
-        """
+        """Compress one or more elements, encodings of the format. Centroids, fractions in ascending order, one per
+        mantissa, are given only if the parameters ask for them."""
         given = np.asarray(elements, np.uint32)
         if not len(given):
             raise ValueError("Elements must be at least one, not none")
