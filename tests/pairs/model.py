@@ -51,16 +51,10 @@ class Programs:
 
 
 class Model:
-    """Model of the memories of all nodes, and of the effects of commands.
+    """Model of the memories of all nodes, each of shape (nodes, words), and of the effects of commands.
 
-    Parameters
-    ----------
-    memories : list of array of uint32, of shape (nodes, words)
-        Contents of the gradient memory, the weight memory, each state plane, and the activation memory.
-    segment, lanes : int
-        Segment length and lanes of the nodes.
-    rows : int
-        Rows of multiply-accumulate units of a node.
+    Memories are the gradient memory, the weight memory, each state plane, and the activation memory; ``rows`` are
+    those of multiply-accumulate units of a node.
     """
 
     def __init__(self, memories: Sequence[Words], *, segment: int, lanes: int, rows: int) -> None:

@@ -55,22 +55,11 @@ class LeakError(AssertionError):
 
 
 class Twins:
-    """Two rings that are attacked alike.
+    """Two rings of the same nodes that are attacked alike, as follows from the seed; configurations are
+    :data:`tests.pairs.memories.CONFIG` by default.
 
-    Parameters
-    ----------
-    library : Library or sequence of Library
-        Ring of the nodes.
-    seed : int
-        Seed of all random choices.
-    configs : sequence of NodeConfig, optional
-        Configuration of each node; by default :data:`tests.pairs.memories.CONFIG`.
-
-    Members
-    -------
-    requests, commands, refused, words, guarded : int
-        Requests so far, commands among them, answers that were not OK, words outside that were compared, and commands
-        that a guard has found.
+    They count requests, commands among them, answers that were not OK, words outside that were compared, and commands
+    that a guard has found.
     """
 
     config = CONFIG

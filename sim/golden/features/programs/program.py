@@ -118,23 +118,11 @@ class _Clocks:
 def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int = 1, gap: int = GAP,
              delay: int = DELAY, duration: Duration | None = None,
              signal: Callable[[int], int] = signal_cycles) -> list[Span]:
-    """Spans of all commands, in order of their starts.
+    """Spans of all commands, in order of their starts, of queues that are the same in each pass and on all nodes.
 
-    Parameters
-    ----------
-    queues : sequence of sequence of Timed
-        Commands of each queue, in each pass; the same on all nodes.
-    gap, delay : int
-        Cycles between two commands of a queue, and from the end of one to the start of another that waited for it.
-    duration : callable, optional
-        Cycles that take the place of those of the commands.
-    signal : callable
-        Cycles from the end of a command to the start of one that waits for it, so many links further on.
-
-    Raises
-    ------
-    ValueError
-        Commands wait for ever.
+    There are ``gap`` cycles between two commands of a queue, and ``delay`` from the end of one to the start of
+    another that waited for it, or those of a ``signal`` over so many links. ``duration`` takes the place of the
+    commands' own. A ValueError tells of commands that wait for ever.
     """
     clocks = _Clocks(queues, nodes, gap, delay, signal)
     spans: list[Span] = []

@@ -53,22 +53,11 @@ class Collected:
 
 
 class Nodes:
-    """Memories of nodes, and the commands that change them.
+    """Memories of nodes, of so many elements, and the commands that change them.
 
-    Parameters
-    ----------
-    gradient_words : int
-        Elements of the gradient memory.
-    weights : array of uint32
-        First weights, which all nodes have from element 0 on; blocks and state are those of this vector.
-    planes : int
-        State planes, which are zeros at first.
-    mastered : bool
-        Whether nodes have masters beside raw weights, as they always have with a weight codec.
-    engine : Engine, optional
-        Compute engine, for LAYERS.
-    activation_words, far_words : int
-        Elements of the activation memory, and of the far one.
+    All nodes have the first weights from element 0 on; blocks and state, with so many planes of zeros at first, are
+    those of this vector. Nodes that are ``mastered`` have masters beside raw weights, as they always have with a
+    weight codec. LAYERS needs an engine.
     """
 
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
@@ -266,21 +255,10 @@ class Nodes:
 
     def run(self, queues: Sequence[Sequence[Placed]], *, passes: int = 1, seed: int = 0, parity: int = 0,
             before: Callable[[int], None] = lambda number: None) -> None:
-        """Run a program, in an order that the seed chooses.
+        """Run a program, in an order that the seed chooses; the first pass is even (0) or odd (1) by its parity.
 
-        Parameters
-        ----------
-        queues : sequence of sequence of Placed
-            Commands of each queue.
-        parity : int
-            Whether the first pass is even (0) or odd (1).
-        before : callable
-            Called with the number of a pass before the first command of it.
-
-        Raises
-        ------
-        ValueError
-            Commands wait for ever.
+        ``before`` is called with the number of a pass before the first command of it. A ValueError tells of commands
+        that wait for ever.
         """
         generator = np.random.default_rng(seed)
         done = [[0] * len(queues) for _ in range(self.nodes)]

@@ -89,17 +89,8 @@ def _forgotten(tags: Sequence[int], tag: int, weights: Sequence[int]) -> list[in
 
 
 class Closer:
-    """The node of rank 0, which closes rounds, as far as time goes.
-
-    Parameters
-    ----------
-    quorum : int
-        Sets in time that close a round.
-    deadline : int
-        Cycles after which a round is closed that has a set; 0 for none.
-    weights : sequence of int
-        :func:`late_weights`.
-    """
+    """The node of rank 0, which closes rounds, as far as time goes: with a quorum of sets in time, or, if a deadline
+    is not 0, so many cycles after it has a set. Weights are :func:`late_weights`."""
 
     def __init__(self, *, nodes: int, quorum: int, deadline: int = 0, weights: Sequence[int]) -> None:
         self.nodes, self.quorum, self.deadline = nodes, quorum, deadline
@@ -179,15 +170,8 @@ def _exact(gradient: Bits) -> list[int]:
 
 
 class Rounds:
-    """Sets of all nodes of a ring, by the masks of their rounds.
-
-    Parameters
-    ----------
-    length : int
-        Elements of a gradient.
-    weights : sequence of int
-        :func:`late_weights`.
-    """
+    """Sets of all nodes of a ring, gradients of so many elements, by the masks of their rounds. Weights are
+    :func:`late_weights`."""
 
     def __init__(self, *, nodes: int, length: int, weights: Sequence[int]) -> None:
         self.nodes, self.length = nodes, length
@@ -220,13 +204,8 @@ class Rounds:
         return dict(sorted(self._sets[node].items()))
 
     def close(self, closed: Close) -> list[Bits]:
-        """Close a round; returns the contribution of each node, of which the ring makes the sum.
-
-        Raises
-        ------
-        ValueError
-            The masks name sets that are not there, or the index is not the sum of their weights.
-        """
+        """Close a round; returns the contribution of each node, of which the ring makes the sum. The masks must name
+        sets that are there, and the index be the sum of their weights, or there is a ValueError."""
         tag, index = closed.tag, 0
         found, ages = [], {}
         for node, (sets, ledger) in enumerate(zip(self._sets, self.ledgers, strict=True)):
