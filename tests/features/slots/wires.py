@@ -1,5 +1,7 @@
 """Wires of a link that take as many cycles as an input says, and packets for them."""
 
+import dataclasses
+
 import numpy as np
 from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import stream, wiring
@@ -50,6 +52,15 @@ class Source(wiring.Component):
             m.d.sync += place.eq(place + 1)
         m.d.sync += number.eq(number + (sending & self.o.ready))
         return m
+
+
+def note_wires(columns, generator, model, came, own, line):
+    """Note a node's wires in a cycle: those that come, its transmitter's, and the lines back."""
+    back = generator.getrandbits(1)
+    heard = dataclasses.replace(came, valid=came.valid & came.kind)
+    for name, wires in (("ring_i", came), ("ring_o", model.wires), ("transmitter", own), ("receiver", heard)):
+        columns.note(**{f"{name}__{wire}": getattr(wires, wire) for wire in FORWARD})
+    columns.note(ring_i__line=model.line, receiver__line=line, ring_o__line=back, transmitter__line=back)
 
 
 def in_order(found, to, type):
