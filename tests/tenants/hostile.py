@@ -351,7 +351,7 @@ class Twins:
                 self.statuses[status] = self.statuses.get(status, 0) + 1
 
 
-def attack(library: Library | Sequence[Library], nodes: int, seed: int, batches: int, *,
+def attack(library: Library | Sequence[Library], nodes: int, seed: int, batches: int,
            kind: type[Twins] = Twins, configs: Sequence[NodeConfig] | None = None) -> dict[str, Any]:
     """Play batches, or up to the first leak, and return a summary."""
     began = time.process_time()
