@@ -4,7 +4,7 @@ import pytest
 
 from hdl.features.codebook import format as hardware
 from hdl.features.codebook.format import Decoder, Encoder
-from hdl.streams.stream import beat_layout, word_layout
+from hdl.streams.stream import word_layout
 from sim.golden.features.codebook.centroid import CentroidTable
 from sim.payload import unpack
 from sim.streams import STALLS, stall_array
@@ -44,18 +44,6 @@ def test_parameters():
         refuses("Table must be a CentroidTable, not 16", unit, error=TypeError, table=16, lanes=4)
         refuses("Lane count must be 1, 2, 4 or 8, not 3", unit, table=gateware(table), lanes=3)
     refuses("Expansion must be True or False, not 2", Decoder, table=gateware(table), lanes=4, expand=2)
-
-
-@units
-def test_ports(centroids, lanes):
-    table = CentroidTable(centroids=centroids)
-    encoder, decoder = Encoder(table=gateware(table), lanes=lanes), Decoder(table=gateware(table), lanes=lanes)
-    assert encoder.parameters == decoder.parameters == gateware(table)
-    assert encoder.lanes == decoder.lanes == lanes
-    assert encoder.o.payload.shape() == decoder.i.payload.shape() == beat_layout(encoder.words)
-    assert decoder.o.payload.shape() == beat_layout(lanes)
-    indices = Decoder(table=gateware(table), lanes=lanes, expand=False)
-    assert encoder.i.payload.shape() == indices.o.payload.shape() == beat_layout(lanes, table.index_bits)
 
 
 # --- packets

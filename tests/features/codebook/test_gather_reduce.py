@@ -6,7 +6,7 @@ import pytest
 
 from hdl.features.codebook import format as hardware
 from hdl.features.codebook.format import Decoder
-from hdl.features.codebook.gather_reduce import MatrixVector, column_layout
+from hdl.features.codebook.gather_reduce import MatrixVector
 from hdl.streams.stream import word_layout
 from sim import formal
 from sim.golden.features.codebook.centroid import CentroidTable
@@ -168,9 +168,3 @@ def test_cocotb(kind):
     layout = component.o.payload.shape()
     under_cocotb(component, kind, {"table": BENCH.unit(16, 4).load, "i": drive.beats["i"]},
                  {"o": pack(layout, _bits(drive.drawn[2], layout.elem_shape))})
-
-
-def test_column_layout():
-    layout = column_layout(2, 4, 16)
-    assert [name for name, _ in layout] == ["input", "indices", "last"]
-    assert layout.size == 16 + 2 * 4 + 1

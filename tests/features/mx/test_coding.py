@@ -15,7 +15,6 @@ from hdl.features.mx.packing import Packer, Unpacker
 from hdl.features.mx.quantizer import Quantizer
 from hdl.features.mx.shared_exponent import MX9, SharedExponent
 from hdl.floating.format import BF16, FP16
-from hdl.streams.stream import beat_layout
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compression import packets
 from tests.refusals import refuses
@@ -38,16 +37,6 @@ def test_parameters(unit):
     for words in (1, 0, 2.0, "3"):
         refuses(f"Word count must be an integer of at least 3, not {words!r}",
                 unit, codec=MXINT8, lanes=8, words=words)
-
-
-def test_ports():
-    encoder, decoder = Encoder(codec=MX9, lanes=8), Decoder(codec=MX9, lanes=8, words=4)
-    assert (type(encoder), type(decoder)) == (Encoder, Decoder)
-    assert encoder.i.payload.shape() == decoder.o.payload.shape() == beat_layout(8)
-    assert (encoder.words, decoder.words, Encoder(codec=MX9, lanes=1).words) == (3, 4, 1)
-    assert encoder.o.payload.shape() == beat_layout(3)
-    assert decoder.i.payload.shape() == beat_layout(4)
-    assert Encoder(codec=MX9, lanes=4, format=BF16).i.payload.shape() == beat_layout(4, 16)
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 8])

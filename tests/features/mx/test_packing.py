@@ -40,14 +40,6 @@ def test_parameters(unit):
                 unit, codec=MXINT8, lanes=8, words=words)
 
 
-def test_ports():
-    packer, unpacker = Packer(codec=MX9, lanes=8), Unpacker(codec=MX9, lanes=8, words=4)
-    assert packer.i.payload.shape() == unpacker.o.payload.shape() == block_layout(MX9, 8)
-    assert (packer.words, unpacker.words, Packer(codec=MX9, lanes=8, words=5).words) == (3, 4, 5)
-    assert (packer.o.payload.shape(), unpacker.i.payload.shape()) == (beat_layout(3), beat_layout(4))
-    assert (Packer.latency, Unpacker.latency) == (1, 1)
-
-
 def test_positions():
     assert positions(WORD, 8) == ([0], [32], 1)
     # 28, 40, 52 and 64 bits.

@@ -9,7 +9,6 @@ from hdl.features.mx.format import block_layout
 from hdl.features.mx.quantizer import Quantizer
 from hdl.features.mx.shared_exponent import MX9, SharedExponent
 from hdl.floating.format import BF16, FP16, FP32
-from hdl.streams.stream import beat_layout
 from sim.golden.features.mx import shared_exponent as model
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compression import blocks
@@ -45,12 +44,6 @@ def test_format(unit):
     refuses(f"Format must be FP32 or BF16, not {FP16!r}", unit, codec=MX9, lanes=4, format=FP16)
     refuses("Magnitudes must be of at most 8 bits, not 9",
             unit, codec=SharedExponent(mantissa_bits=9), lanes=4, format=BF16)
-
-
-def test_ports():
-    quantizer, dequantizer = (unit(codec=MX9, lanes=16, format=BF16) for unit in (Quantizer, Dequantizer))
-    assert quantizer.i.payload.shape() == dequantizer.o.payload.shape() == beat_layout(16, 16)
-    assert quantizer.o.payload.shape() == dequantizer.i.payload.shape() == block_layout(MX9, 16)
 
 
 # --- every cycle against the model

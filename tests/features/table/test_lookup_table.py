@@ -7,7 +7,6 @@ import pytest
 from hdl.features.table import format as hardware
 from hdl.features.table.decoder import Decoder
 from hdl.features.table.encoder import Encoder
-from hdl.streams.stream import beat_layout
 from tests.features.table.lookup_tables import (
     BENCH,
     LOADED,
@@ -31,17 +30,6 @@ def test_parameters(unit):
     refuses("Table must be a LookupTable, not 32", unit, error=TypeError, table=32, lanes=4)
     for lanes in (0, 3, 16, "4", None):
         refuses(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}", unit, table=gateware(PLAIN), lanes=lanes)
-
-
-@units
-def test_ports(table, lanes):
-    encoder, decoder = Encoder(table=gateware(table), lanes=lanes), Decoder(table=gateware(table), lanes=lanes)
-    assert encoder.lanes == decoder.lanes == lanes
-    assert encoder.table == decoder.table == gateware(table)
-    assert encoder.words == decoder.words
-    assert 32 * encoder.words >= lanes * table.width
-    assert encoder.i.payload.shape() == decoder.o.payload.shape() == beat_layout(lanes, table.format.width)
-    assert encoder.o.payload.shape() == decoder.i.payload.shape() == beat_layout(encoder.words)
 
 
 KINDS = (Encoder, Decoder)
