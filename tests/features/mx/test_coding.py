@@ -26,7 +26,7 @@ CODEC = SharedExponent(block=8, difference_bits=0, mantissa_bits=3)
 # --- construction
 
 
-@pytest.mark.parametrize("unit", [Encoder, Decoder])
+@pytest.mark.parametrize("unit", [Encoder, Decoder, Quantizer, Dequantizer])
 def test_parameters(unit):
     for lanes in (0, 3, 32, 4.0, "4", None):
         refuses(f"Lane count must be a power of two between 1 and 16, not {lanes!r}", unit, codec=MX9, lanes=lanes)
@@ -34,6 +34,10 @@ def test_parameters(unit):
     refuses(f"Format must be FP32 or BF16, not {FP16!r}", unit, codec=MX9, lanes=4, format=FP16)
     refuses("Magnitudes must be of at most 8 bits, not 9",
             unit, codec=SharedExponent(mantissa_bits=9), lanes=4, format=BF16)
+
+
+@pytest.mark.parametrize("unit", [Encoder, Decoder])
+def test_words(unit):
     for words in (1, 0, 2.0, "3"):
         refuses(f"Word count must be an integer of at least 3, not {words!r}",
                 unit, codec=MXINT8, lanes=8, words=words)

@@ -79,14 +79,6 @@ def test_sizes(name, bits, header, words):
     assert codec.words(0) == len(codec.encode([])) == 0
 
 
-def test_bits_per_value():
-    """The named formats take two bits per value more than their magnitudes."""
-    for name, mantissa in (("MX9", 7), ("MX6", 4), ("MX4", 2)):
-        assert NAMED[name].block_bits / NAMED[name].block == mantissa + 2 == int(name[2])
-    assert {name: getattr(gateware, name).mantissa_bits for name in ("MX9", "MX6", "MX4")} == {
-        "MX9": 7, "MX6": 4, "MX4": 2}
-
-
 # --- known answers
 
 
