@@ -89,19 +89,19 @@ def test_stalls(lanes, source):
                 asked=patterns[3])
 
 
-@pytest.mark.parametrize("lanes", [2, 8])
-def test_cycles(lanes):
+@pytest.mark.parametrize(("lanes", "labelled"), [(2, 1), (8, 1), (8, 0)])
+def test_cycles(lanes, labelled):
     """A request in every cycle; an element in every cycle, but for one of each label."""
     generator = np.random.default_rng(lanes)
     for rows, columns in ((1, 1), (9, 1), (5, lanes), (7, lanes + 1), (3, 19)):
-        case = draw(generator, "ordinary", rows, columns, lanes=lanes)
+        case = draw(generator, "ordinary", rows, columns, lanes=lanes, function=1 - labelled)
         length = 40 + rows * (columns + 1)
         answered = 12
         ports = _run(lanes, [case], length=length, seed=1, response=np.arange(length) >= answered)
         moved = _check(ports, [case], lanes, seed=1)
-        requests = rows * (1 + -(-columns // lanes))
+        requests = rows * (labelled + -(-columns // lanes))
         assert np.flatnonzero(ports["request__valid"]).tolist() == list(range(2, 2 + requests))
-        assert moved.tolist() == [answered + row * (columns + 1) + 1 + column + RowLoader.latency
+        assert moved.tolist() == [answered + row * (columns + labelled) + labelled + column + RowLoader.latency
                                   for row in range(rows) for column in range(columns)]
 
 
