@@ -5,6 +5,8 @@ import hashlib
 import json
 import multiprocessing
 import os
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -52,3 +54,12 @@ def kept(jobs: int, play: Callable[..., dict[str, Any]], parts: Mapping[Path, tu
         if len(results) % every == 0:
             print(f"{len(results)} of {len(parts)} parts: {tell(result)}", flush=True)
     return results
+
+
+def end(path: Path, rows: list[dict[str, Any]], wrong: list[dict[str, Any]], began: float, found: str) -> None:
+    """Write the summary of a campaign, with results that are wrong, and print what was found; end if any is."""
+    summary = {"rows": rows, "wall_seconds": time.monotonic() - began, "wrong": wrong}
+    path.write_text(json.dumps(summary, indent=2))
+    print(f"{found}, {summary['wall_seconds']:.0f} s")
+    if wrong:
+        sys.exit(1)

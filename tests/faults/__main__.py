@@ -3,8 +3,6 @@
 A part is not played again as long as neither the ends of the link nor its harness have changed.
 """
 
-import json
-import sys
 import time
 from typing import Annotated, Any
 
@@ -29,14 +27,10 @@ def main(
     parts = {folder / ("-".join(str(int(field)) for field in part) + ".json"): (part,)
              for part in parts_of(faults, seed)}
     results = campaign.kept(jobs, play_part, parts, lambda result: f"{result['kind']}", every=64)
-    rows = report(results)
-    wrong = [result for result in results if is_wrong(result)]
-    summary = {"rows": rows, "wrong": wrong, "wall_seconds": time.monotonic() - began}
-    (toolchain.BUILD / "faults" / "faults.json").write_text(json.dumps(summary, indent=2))
-    print(f"{sum(row['faults'] for row in rows):,} faults, {len(wrong)} parts with one that was not found or mended, "
-          f"{summary['wall_seconds']:.0f} s")
-    if wrong:
-        sys.exit(1)
+    rows, wrong = report(results), [result for result in results if is_wrong(result)]
+    campaign.end(toolchain.BUILD / "faults" / "faults.json", rows, wrong, began,
+                 f"{sum(row['faults'] for row in rows):,} faults, {len(wrong)} parts with one that was not found or "
+                 f"mended")
 
 
 def report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:

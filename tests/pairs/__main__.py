@@ -5,8 +5,6 @@ A part is not played again as long as neither the nodes nor these tests have cha
 """
 
 import collections
-import json
-import sys
 import time
 from typing import Annotated, Any
 
@@ -59,13 +57,9 @@ def main(
                           for size, number in sorted(parts, reverse=True)},
         lambda result: f"{result['nodes']} nodes, seed {result['seed']}, {result['pairs']} pairs, "
                        f"{result['difference'] or 'no difference'}")
-    wall = time.monotonic() - began
-    rows = _report(results)
-    summary = {"rows": rows, "wall_seconds": wall, "differences": [one for one in results if one["difference"]]}
-    (toolchain.BUILD / "pairs" / "pairs.json").write_text(json.dumps(summary, indent=2))
-    print(f"{sum(row['pairs'] for row in rows):,} pairs, {len(summary['differences'])} differences, {wall:.0f} s")
-    if summary["differences"]:
-        sys.exit(1)
+    rows, wrong = _report(results), [one for one in results if one["difference"]]
+    campaign.end(toolchain.BUILD / "pairs" / "pairs.json", rows, wrong, began,
+                 f"{sum(row['pairs'] for row in rows):,} pairs, {len(wrong)} differences")
 
 
 def _report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,8 +5,6 @@ With ``REMOTE=1``, commands wait for those of other nodes, on rings of two to fo
 is not played again as long as neither its nodes nor these tests have changed.
 """
 
-import json
-import sys
 import time
 from typing import Annotated, Any
 
@@ -54,15 +52,9 @@ def main(
                           for name, size, number in parts},
         lambda result: f"{result['ring']}, {result['nodes']} nodes, seed {result['seed']}, "
                        f"{result['difference'] or 'no difference'}", **options)
-    wall = time.monotonic() - began
-    rows = _report(results)
-    summary = {"rows": rows, "wall_seconds": wall, "differences": [one for one in results if one["difference"]]}
-    name = "remote.json" if remote else "programs.json"
-    (toolchain.BUILD / "programs" / name).write_text(json.dumps(summary, indent=2))
-    print(f"{sum(row['programs'] for row in rows):,} programs, {len(summary['differences'])} differences, "
-          f"{wall:.0f} s")
-    if summary["differences"]:
-        sys.exit(1)
+    rows, wrong = _report(results), [one for one in results if one["difference"]]
+    campaign.end(toolchain.BUILD / "programs" / ("remote.json" if remote else "programs.json"), rows, wrong, began,
+                 f"{sum(row['programs'] for row in rows):,} programs, {len(wrong)} differences")
 
 
 def _report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:

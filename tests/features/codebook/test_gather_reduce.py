@@ -4,7 +4,6 @@
 import numpy as np
 import pytest
 
-from hdl.features.codebook import format as hardware
 from hdl.features.codebook.format import Decoder
 from hdl.features.codebook.gather_reduce import MatrixVector
 from hdl.streams.stream import word_layout
@@ -13,17 +12,13 @@ from sim.golden.features.codebook.centroid import CentroidTable
 from sim.golden.features.codebook.gather_reduce import multiply, trace_product
 from sim.payload import pack, unpack
 from sim.verilated.vectors import Feed, Unit
+from tests.features.codebook.test_format import gateware
 from tests.hdl.compression import packets
 from tests.hdl.unit_bench import Drive, UnitBench, Want, under_cocotb
 from tests.loaded import Loaded
 from tests.refusals import refuses
 
 WIDTHS = ("input_width", "centroid_width", "accumulator_width")
-
-
-def gateware(table):
-    """The parameters of a model, for the units."""
-    return hardware.CentroidTable(**vars(table))
 
 
 def test_parameters():

@@ -66,10 +66,6 @@ def compare(responses, memories, note=""):
         np.testing.assert_array_equal(response[2:], memory, f"{place.name}, {note}")
 
 
-def at(place, base, *, relative=0):
-    return {"place": place, "base": base, "relative": relative}
-
-
 def run_list(unit, memories, address, *, length=6, base=0, tag=0, note="", **options):
     """Fill the memories of a node, run a list, and compare its event and all memories with the golden engine's, which
     works on these. Returns the event, and what COUNTERS have counted."""

@@ -306,6 +306,11 @@ class _Far(Engine):
         return super()._instruction(words, length, offset, {**sizes, Place.ACTIVATIONS: WORDS[2]})
 
 
+def at(place, base, *, relative=0):
+    """Operand of an instruction."""
+    return {"place": place, "base": base, "relative": relative}
+
+
 def golden_list(lanes, command, instructions):
     """Jobs of a list up to its first wrong instruction, and the number at fault or None, wherever the list lies."""
     far = np.zeros(command.list_base + INSTRUCTION_WORDS * len(instructions), np.uint32)

@@ -31,7 +31,6 @@ from tests.features.compute.engine_requests import (
     PLACES,
     POP,
     READ_ALL,
-    at,
     compare,
     exchange,
     fill,
@@ -42,7 +41,7 @@ from tests.features.compute.engine_requests import (
     run_list,
     write,
 )
-from tests.features.compute.lists import END, WORDS, draw_command, draw_list
+from tests.features.compute.lists import END, WORDS, at, draw_command, draw_list
 from tests.features.compute.terms import KINDS, draw
 from tests.hdl.host_requests import event, push, request
 

@@ -26,7 +26,6 @@ from tests.features.compute.engine_requests import (
     LIST,
     POP,
     READ_ALL,
-    at,
     compare,
     exchange,
     fill,
@@ -34,7 +33,7 @@ from tests.features.compute.engine_requests import (
     layers,
     write,
 )
-from tests.features.compute.lists import END, WORDS
+from tests.features.compute.lists import END, WORDS, at
 from tests.features.compute.owned_programs import LANES, draw
 from tests.features.compute.test_engine import node, random_memories
 from tests.hdl.host_requests import event, push, request

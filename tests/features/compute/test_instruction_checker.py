@@ -32,6 +32,7 @@ from tests.features.compute.lists import (
     SEQUENCES,
     WORDS,
     Command,
+    at,
     draw_command,
     draw_list,
     golden_list,
@@ -121,10 +122,6 @@ def test_lists(lanes, source, sink):
     assert valid > LISTS
     assert wrong > LISTS // 8
     assert over > 0 or source != "none"
-
-
-def at(place, base, *, relative=0):
-    return {"place": place, "base": base, "relative": relative}
 
 
 GRADIENTS, WEIGHTS, ACTIVATIONS, ONES = Place

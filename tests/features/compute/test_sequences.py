@@ -19,8 +19,8 @@ from sim.golden.features.compute.compute import pack
 from sim.golden.features.compute.row_cycles import RowCycles
 from sim.golden.features.compute.row_instruction import Rows
 from sim.golden.features.compute.vector_cycles import VectorCycles
-from tests.features.compute.engine_requests import CONFIG, LIST, PLACES, at, golden, node_unit, run_list
-from tests.features.compute.lists import END, WORDS
+from tests.features.compute.engine_requests import CONFIG, LIST, PLACES, golden, node_unit, run_list
+from tests.features.compute.lists import END, WORDS, at
 
 ROWS = 6
 

@@ -20,14 +20,11 @@ from hdl.features.compute.operands import OPERANDS
 from sim.golden import summation
 from sim.golden.features.codebook_layers import centroid_product
 from sim.golden.features.compute.compute import Engine, Outcome, pack, unpack
+from tests.features.compute.lists import at
 
 ENGINE = Engine(rows=4, lanes=4)
 LIST = 512  # address of the list
 WORDS = 1024
-
-
-def at(place, base, *, relative=0):
-    return {"place": place, "base": base, "relative": relative}
 
 
 def product(**changes):

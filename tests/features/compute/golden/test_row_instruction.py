@@ -16,6 +16,7 @@ from hdl.features.compute.layer_list import (
 from sim.golden import summation
 from sim.golden.features.compute import row_functions
 from sim.golden.features.compute.compute import Engine, Outcome, pack
+from tests.features.compute.lists import at
 
 ENGINE = Engine(rows=4, lanes=4, sequences=True)
 LIST, WORDS = 768, 1024
@@ -28,10 +29,6 @@ END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 PLACES = {"x": (Place.ACTIVATIONS, 0), "y": (Place.ACTIVATIONS, 64), "start": (Place.ACTIVATIONS, 128),
           "target": (Place.ACTIVATIONS, 192), "second": (Place.ACTIVATIONS, 256), "third": (Place.ACTIVATIONS, 320),
           "scale": (Place.WEIGHTS, 0), "shift": (Place.WEIGHTS, 8), "deviation": (Place.GRADIENTS, 4)}
-
-
-def at(place, base, *, relative=0):
-    return {"place": place, "base": base, "relative": relative}
 
 
 def rows(function, **changes):
