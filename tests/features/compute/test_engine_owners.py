@@ -143,7 +143,6 @@ INDEXED = centroid_layout(), {
     "kind": Kind.CENTROID, "rows": 4, "columns": 4, "outputs": 4, "initial": 1, "gated": 1,
     **{f"stride_{name}": LANES for name in INDEXED_BASES if name != "table"}}, INDEXED_BASES, ("target",)
 
-
 SOFTMAX = vector_layout(), {
     "kind": Kind.VECTOR, "function": VectorProgram.SOFTMAX, "rows": 20, "columns": LANES, "stride_source": LANES,
     "stride_target": LANES}, {"source": (0, 20), "target": (32, 20)}, ("target",)

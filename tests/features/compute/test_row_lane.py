@@ -1,7 +1,6 @@
 # amaranth: UnusedElaboratable=no
 """Lane of the row unit: hdl/features/compute/row_lane.py."""
 
-
 import numpy as np
 import pytest
 

@@ -20,7 +20,6 @@ PORTS = {
     1: ({"weights": (0,)}, {"weights": 1}),
 }
 
-
 #: Windows in guarded memories of two lanes, in groups, and the queues of their ports.
 WINDOWS = {"weights": (1, 2), "state_0": (0, 0), "state_1": (1, 1)}
 OWNERS = {"weights": ((0, 1), (1, 0)), "state_0": ((0,), (0,)), "state_1": ((1,), (1,))}

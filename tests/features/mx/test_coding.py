@@ -4,7 +4,6 @@
 test_shared_exponent.py and test_microscaling.py have every cycle and every value of the formats.
 """
 
-
 import numpy as np
 import pytest
 

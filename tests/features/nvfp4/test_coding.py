@@ -23,7 +23,6 @@ from tests.words import bits_of
 LANES = (1, 4, 8)
 SPECIAL = (0, 0x8000_0000, 1, 0x807F_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0001)
 
-
 KINDS = (coding.Encoder, coding.Decoder)
 test_lockstep = blocks.BENCH.lockstep([(kind, "NVFP4", lanes) for kind, lanes in zip(KINDS, (4, 1), strict=True)],
                                       count=2_500, least=10)

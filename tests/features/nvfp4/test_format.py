@@ -1,6 +1,5 @@
 """Parameters of NVFP4: hdl/features/nvfp4/format.py."""
 
-
 import pytest
 
 from hdl.features.mx.format import Rounding, block_layout, check_codec

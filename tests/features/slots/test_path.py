@@ -15,7 +15,6 @@ from tests.refusals import refused
 
 DEPTH = 40
 
-
 test_parameters = refused(SlotPath, {}, [
     ({"depth": 4}, "Depth for packets must be an integer of at least 5, not 4"),
     ({"depth": 5, "message_depth": True}, "Depth for messages must be an integer of at least 5, not True"),

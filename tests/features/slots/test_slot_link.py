@@ -1,7 +1,6 @@
 # amaranth: UnusedElaboratable=no
 """Sizes and units of ends of links in slots (hdl/features/slots/link.py)."""
 
-
 import pytest
 
 from hdl.config import NodeConfig
