@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.features.far.memories import OUTSTANDING, FarMemories
+from hdl.features.far.memories import FarMemories
 from hdl.features.streaming.feature import ServerConfig, ServerMemories
 from hdl.group import GROUP
 from hdl.guard import window_layout
@@ -134,10 +134,6 @@ def test_constructor_errors():
             FarMemories, config=configuration(2), readers=readers, writers={})
     refuses("Groups of readers must be counted from 0, not [0, 2]",
             FarMemories, config=configuration(2), readers=readers | {"weights": (2,)}, writers=writers)
-
-
-def test_outstanding():
-    assert OUTSTANDING == golden.OUTSTANDING
 
 
 @pytest.mark.parametrize(("pattern", "latency", "rates"), [

@@ -11,7 +11,7 @@ from cocotb.triggers import FallingEdge
 from hdl.config import Memories, NodeConfig
 from hdl.control.protocol import EventStatus, Operation
 from hdl.features.compute.feature import Compute
-from hdl.features.far.mover import OUTSTANDING, Mover, counts_layout
+from hdl.features.far.mover import Mover, counts_layout
 from sim import regression
 from sim.golden.features.far import mover as golden
 from sim.streams import cycles, stalls, start
@@ -110,10 +110,6 @@ def test_every_cycle(lanes, latency, patterns):
     regression.run(Mover(config=configuration(lanes)), module=__name__, testcase="follows_the_model", parameters={
         "seed": 10 * lanes + latency, "lanes": lanes, "latency": latency, "cycles": 9_000,
         "stalls": dict(zip(names, patterns, strict=True))})
-
-
-def test_outstanding():
-    assert OUTSTANDING == golden.OUTSTANDING
 
 
 def test_rejects_wrong_parameters():
