@@ -12,16 +12,12 @@ from sim.verilated.vectors import Unit
 from tests.features.replay.columns import Columns
 from tests.features.slots import jobs_model as golden
 from tests.features.slots.wires import note_wires
-from tests.refusals import refuses
+from tests.refusals import refused
 
-
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: JobPath(depth=128, frame=None), "Frame must be a JobFrame, not None"),
-    (lambda: JobPath(depth=4, frame=JobFrame(longest=37)),
-     "Depth for packets must be an integer of at least 5, not 4"),
+test_parameters = refused(JobPath, {"depth": 128, "frame": JobFrame(longest=37)}, [
+    ({"frame": None}, "Frame must be a JobFrame, not None"),
+    ({"depth": 4}, "Depth for packets must be an integer of at least 5, not 4"),
 ])
-def test_parameters(make, message):
-    refuses(message, make)
 
 
 @pytest.mark.parametrize(("rank", "longest", "seed"), [(0, 20, 0), (0, 130, 1), (1, 20, 2), (2, 20, 3)])
