@@ -16,7 +16,7 @@ from sim.verilated.vectors import Feed
 from tests.features.compute.terms import KINDS, draw
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.loaded import Loaded
-from tests.refusals import refuses
+from tests.refusals import refused
 
 #: Lanes, centroids and DSP blocks: with a walk through few centroids, and one lane that is not combined with others.
 UNITS = ((4, 16, 4), (1, 4, 1))
@@ -119,13 +119,11 @@ def _run(unit_of, cases, table, *, cycles, kinds="none"):
     return run
 
 
-@pytest.mark.parametrize(("parameters", "error", "message"), [
-    ({"table": 16}, TypeError, "Table must be a CentroidTable, not 16"),
-    ({"lanes": 3}, ValueError, "Lane count must be 1, 2, 4 or 8, not 3"),
-    ({"dsps": 3}, ValueError, "DSP block count must be 4, 2 or 1, not 3"),
-])
-def test_parameters(parameters, error, message):
-    refuses(message, CentroidProduct, error=error, **{"table": CentroidTable(), "lanes": 4, **parameters})
+test_parameters = refused(CentroidProduct, {"table": CentroidTable(), "lanes": 4}, [
+    ({"table": 16}, "Table must be a CentroidTable, not 16"),
+    ({"lanes": 3}, "Lane count must be 1, 2, 4 or 8, not 3"),
+    ({"dsps": 3}, "DSP block count must be 4, 2 or 1, not 3"),
+], error=(TypeError, ValueError))
 
 
 @pytest.mark.parametrize(("lanes", "centroids", "dsps"), UNITS)
