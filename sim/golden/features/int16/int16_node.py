@@ -163,7 +163,8 @@ class Masked:
 
 
 def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Masked:
-    """MASK of elements, by the jobs at the start of a memory.
+    """MASK of elements from ``gradient_base`` on, as many as the command's length, by the jobs at the start of a
+    memory: that of weights from ``weight_base`` to its end. Of the alternative the low 16 bits count.
 
     A job is wrong
 
@@ -172,15 +173,6 @@ def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Mask
     - if a number of rows or columns, or a parameter of a mask, whether or not that is enabled, has more than 12 bits,
       and a diagonal more than 12 beside its sign;
     - if it is external, or its ``elements`` are not count * rows * columns, or more than are left.
-
-    Parameters
-    ----------
-    elements : array
-        Elements from ``gradient_base`` on, as many as the command's length.
-    jobs : array
-        Contents of the weight memory from ``weight_base`` to its end.
-    alternative : int
-        Number whose low 16 bits count.
     """
     result = np.array(elements, np.int64)
     memory = np.asarray(jobs, np.int64)
