@@ -22,23 +22,13 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """A command of nodes.
-
-    Members
-    -------
-    operation : str
-        Name of the operation.
-    fields : sequence of mapping
-        Fields of the descriptor, for each node; those that are missing are zero, and a stride 1.
-    collective : bool
-    waits : tuple of (int, int)
-    remotes : tuple of Remote or None
-        See :class:`sim.golden.features.programs.program.Timed`.
-    """
+    """A command of nodes."""
 
     operation: str
+    #: Fields of the descriptor, for each node; those that are missing are zero, and a stride 1.
     fields: Sequence[Mapping[str, int]]
     collective: bool = False
+    #: See :class:`sim.golden.features.programs.program.Timed`.
     waits: tuple[tuple[int, int], ...] = ()
     remotes: tuple[Any, ...] = ()
 
@@ -52,27 +42,13 @@ class ListEngine(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """Outcome of a collective.
+    """Outcome of a collective."""
 
-    Members
-    -------
-    ranks : tuple of int
-        Nodes that have carried it out, in the order of their ranks in its ring.
-    words : array of int64
-        Words that each of them has sent.
-    traffic : Traffic, optional
-        Costs of all but a broadcast.
-    total : array of uint32, optional
-        Sum of the gradients at its owners.
-    own : list of array
-        Elements of ``total`` that each of these nodes owns.
-    """
-
-    ranks: tuple[int, ...]
-    words: npt.NDArray[np.int64]
-    traffic: ring.Traffic | None = None
-    total: Bits | None = None
-    own: Sequence[npt.NDArray[np.int64]] = ()
+    ranks: tuple[int, ...]  # nodes that have carried it out, in the order of their ranks in its ring
+    words: npt.NDArray[np.int64]  # words that each of them has sent
+    traffic: ring.Traffic | None = None  # costs of all but a broadcast
+    total: Bits | None = None  # sum of the gradients at its owners
+    own: Sequence[npt.NDArray[np.int64]] = ()  # elements of ``total`` that each of these nodes owns
 
 
 class Nodes:
@@ -95,23 +71,6 @@ class Nodes:
         Compute engine, for LAYERS.
     activation_words, far_words : int
         Elements of the activation memory, and of the far one.
-
-    Members
-    -------
-    gradients, residuals, weights, activations, far : array of shape (nodes, words)
-    masters : array of shape (nodes, words)
-        Of each node's own blocks; nobody reads those of nodes that have none.
-    state : list of array of shape (nodes, words)
-    settings : Settings
-        Settings that the host has written; LATCH has updates use them.
-    packed_state : bool
-        Whether updates with these settings have state as bfloat16, two elements to a word.
-    weight_stride : int
-        Elements by which a command with ``alternate`` has its weights further on in odd passes.
-    versions : dict
-        Updates of each region on a node, by rank, region, and pass, odd or even, where the region has two copies.
-    found : list of (int, int, int)
-        Rank, region and version of each command that computes with a region, in order.
     """
 
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
@@ -131,15 +90,21 @@ class Nodes:
         self.weights = np.tile(decoded, (nodes, 1))
         own = self.owned(0, len(weights), 0)
         size = max(map(len, own))
+        #: Of each node's own blocks; nobody reads those of nodes that have none.
         self.masters = np.zeros((nodes, size), dtype=np.uint32)
         for rank, index in enumerate(own):
             self.masters[rank, :len(index)] = weights[index]
         self.state = [np.zeros((nodes, size), dtype=np.uint32) for _ in range(planes)]
+        #: Settings that the host has written; LATCH has updates use them.
         self.settings: optimizer.Settings | None = None
+        #: Whether updates with these settings have state as bfloat16, two elements to a word.
         self.packed_state = False
         self._latched: tuple[optimizer.Settings, bool] | None = None
+        #: Elements by which a command with ``alternate`` has its weights further on in odd passes.
         self.weight_stride = 0
+        #: Updates of each region on a node, by rank, region, and pass, odd or even, where the region has two copies.
         self.versions: collections.defaultdict[tuple[int, int, int], int] = collections.defaultdict(int)
+        #: Rank, region and version of each command that computes with a region, in order.
         self.found: list[tuple[int, int, int]] = []
 
     def owned(self, base: int, length: int, turn: int) -> list[npt.NDArray[np.int64]]:

@@ -22,6 +22,7 @@ from hdl.features.throttles.feature import Throttles
 from hdl.registry import feature
 from tests.couplings.__main__ import main
 from tests.couplings.draw import INT16, circuit, refused
+from tests.refusals import refuses
 
 COUPLINGS = all_couplings()
 _QUORUM, _PROGRAMS = ComputeStub(quorum=True), Programs()
@@ -66,8 +67,7 @@ def test_message(coupling, example):
     """Each coupling refuses a node, with a message that names its sections and what to do; and that is enough."""
     values, change = example
     message = f"{coupling.rule}, since {coupling.reason}: {coupling.advice}"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        NodeConfig(**values)
+    refuses(message, NodeConfig, **values)
     mended = {name: values[name].replace(**value) if isinstance(value, dict) else value
               for name, value in change.items()}
     NodeConfig(**{**values, **mended})

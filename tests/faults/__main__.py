@@ -3,11 +3,6 @@
 A part is not played again as long as neither the ends of the link nor its harness have changed.
 """
 
-import concurrent.futures
-import json
-import multiprocessing
-import os
-import sys
 import time
 from typing import Annotated, Any
 
@@ -17,46 +12,25 @@ from rich.table import Table
 
 from sim.verilated import toolchain
 from sim.verilated.replay import Fault
+from tests import campaign
 from tests.faults.parts import is_wrong, link, parts_of, play_part
 
 
 def main(
     faults: Annotated[int, typer.Option(min=128, help="Wrong bits; a tenth as many of each other kind.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1)] = 0,
-    jobs: Annotated[int, typer.Option(
-        min=1, show_default=False, help="Processes. [default: a core each]")] = os.cpu_count() or 1,
+    jobs: campaign.Jobs = campaign.CORES,
 ) -> None:
     """Damage the wires of a link, and compare what arrives with what was sent."""
     began = time.monotonic()
     folder = toolchain.BUILD / "faults" / link().digest
-    folder.mkdir(parents=True, exist_ok=True)
-    results, missing = [], []
-    for part in parts_of(faults, seed):
-        path = folder / ("-".join(str(int(field)) for field in part) + ".json")
-        if path.exists():
-            results.append(json.loads(path.read_text()))
-        else:
-            missing.append((part, path))
-    if results:
-        print(f"{len(results)} of {len(results) + len(missing)} parts have been played before", flush=True)
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = {pool.submit(play_part, part): path for part, path in missing}
-        for done in concurrent.futures.as_completed(waiting):
-            results.append(done.result())
-            path = waiting[done]
-            path.with_suffix(".part").write_text(json.dumps(results[-1]))
-            path.with_suffix(".part").rename(path)
-            if len(results) % 64 == 0:
-                print(f"{len(results)} parts have been played", flush=True)
-    rows = report(results)
-    wrong = [result for result in results if is_wrong(result)]
-    summary = {"rows": rows, "wrong": wrong, "wall_seconds": time.monotonic() - began}
-    (toolchain.BUILD / "faults" / "faults.json").write_text(json.dumps(summary, indent=2))
-    print(f"{sum(row['faults'] for row in rows):,} faults, {len(wrong)} parts with one that was not found or mended, "
-          f"{summary['wall_seconds']:.0f} s")
-    if wrong:
-        sys.exit(1)
+    parts = {folder / ("-".join(str(int(field)) for field in part) + ".json"): (part,)
+             for part in parts_of(faults, seed)}
+    results = campaign.kept(jobs, play_part, parts, lambda result: f"{result['kind']}", every=64)
+    rows, wrong = report(results), [result for result in results if is_wrong(result)]
+    campaign.end(toolchain.BUILD / "faults" / "faults.json", rows, wrong, began,
+                 f"{sum(row['faults'] for row in rows):,} faults, {len(wrong)} parts with one that was not found or "
+                 f"mended")
 
 
 def report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -279,7 +279,7 @@ def test_all_json_is_legal():
                 found.add(path.relative_to(ROOT / "host").as_posix())
     # Digests of configurations and networks, texts of refusals, what processes send each other, and options of
     # commands.
-    assert found == {"output.py", "checkpoints/archive.py", "make/commands.py", "memory/plan.py",
-                     "relay/edits.py", "relay/plan.py",
+    assert found == {"output.py", "checkpoints/archive.py", "make/commands.py", "features/compute/memory/plan.py",
+                     "features/streaming/edits.py", "features/streaming/plan.py",
                      "sockets/format.py", "labs/sweep/execution.py", "labs/sweep/jobs.py",
                      "labs/sweep/worker.py", "training/checkpoint.py"}

@@ -5,14 +5,7 @@ A part is not played again as long as neither the nodes nor these tests have cha
 """
 
 import collections
-import concurrent.futures
-import hashlib
-import json
-import multiprocessing
-import os
-import sys
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +15,7 @@ from rich.table import Table
 from hdl.node import Node
 from sim.verilated import toolchain
 from sim.verilated.build import build_ring
+from tests import campaign
 from tests.pairs.generator import KINDS
 from tests.pairs.memories import CONFIG
 from tests.pairs.play import play_part
@@ -33,22 +27,11 @@ SHARES = {1: 0.2, 2: 0.2, 3: 0.2, 9: 0.15, 12: 0.125, 16: 0.125}
 PART = 250
 
 
-def _sources() -> str:
-    """Digest of the tests, of the golden models and of the host."""
-    root = Path(__file__).resolve().parents[2]
-    found = hashlib.sha256()
-    for folder in ("tests/pairs", "sim/golden", "host"):
-        for path in sorted((root / folder).rglob("*.py")):
-            found.update(path.read_bytes())
-    return found.hexdigest()[:16]
-
-
 def main(
     pairs: Annotated[int, typer.Option(min=1, help="Pairs of commands in all.")] = 20_000,
     nodes: Annotated[str, typer.Option(help="Ring sizes, of 1 to 16 nodes.")] = ",".join(map(str, SHARES)),
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1, help="Seed of the first part.")] = 0,
-    jobs: Annotated[int, typer.Option(
-        min=1, show_default=False, help="Processes. [default: a core each]")] = os.cpu_count() or 1,
+    jobs: campaign.Jobs = campaign.CORES,
 ) -> None:
     """Queue pairs of commands on simulated rings, and compare events and memories with the model."""
     began = time.monotonic()
@@ -60,43 +43,23 @@ def main(
         raise typer.BadParameter(f"Ring sizes must be numbers of nodes, as in 1,2,3: {error}") from None
     print("building the ring, unless an earlier run has", flush=True)
     library = build_ring(Node(CONFIG), identity=f"Node({CONFIG})")
-    folder = toolchain.BUILD / "pairs" / toolchain.digest(library.digest, _sources())
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = toolchain.BUILD / "pairs" / toolchain.digest(
+        library.digest, campaign.sources("tests/pairs", "sim/golden", "host"))
 
     whole = sum(SHARES.get(size, 0.1) for size in sizes)
     parts = []
     for size in sizes:
         share = -(-pairs * SHARES.get(size, 0.1) // whole)
         parts += [(size, seed + part) for part in range(int(-(-share // PART)))]
-    results, missing = [], []
-    for part in parts:
-        path = folder / f"{part[0]}-{part[1]}.json"
-        if path.exists():
-            results.append(json.loads(path.read_text()))
-        else:
-            missing.append(part)
-    if results:
-        print(f"{len(results)} of {len(parts)} parts have been played before", flush=True)
     # Large rings come first, so that no long part is left for the end.
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = {pool.submit(play_part, library, size, number, PART): (size, number)
-                   for size, number in sorted(missing, reverse=True)}
-        for done in concurrent.futures.as_completed(waiting):
-            result = done.result()
-            results.append(result)
-            path = folder / f"{result['nodes']}-{result['seed']}.json"
-            path.with_suffix(".part").write_text(json.dumps(result))
-            path.with_suffix(".part").rename(path)
-            print(f"{len(results)} of {len(parts)} parts: {result['nodes']} nodes, seed {result['seed']}, "
-                  f"{result['pairs']} pairs, {result['difference'] or 'no difference'}", flush=True)
-    wall = time.monotonic() - began
-    rows = _report(results)
-    summary = {"rows": rows, "wall_seconds": wall, "differences": [one for one in results if one["difference"]]}
-    (toolchain.BUILD / "pairs" / "pairs.json").write_text(json.dumps(summary, indent=2))
-    print(f"{sum(row['pairs'] for row in rows):,} pairs, {len(summary['differences'])} differences, {wall:.0f} s")
-    if summary["differences"]:
-        sys.exit(1)
+    results = campaign.kept(
+        jobs, play_part, {folder / f"{size}-{number}.json": (library, size, number, PART)
+                          for size, number in sorted(parts, reverse=True)},
+        lambda result: f"{result['nodes']} nodes, seed {result['seed']}, {result['pairs']} pairs, "
+                       f"{result['difference'] or 'no difference'}")
+    rows, wrong = _report(results), [one for one in results if one["difference"]]
+    campaign.end(toolchain.BUILD / "pairs" / "pairs.json", rows, wrong, began,
+                 f"{sum(row['pairs'] for row in rows):,} pairs, {len(wrong)} differences")
 
 
 def _report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:

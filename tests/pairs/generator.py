@@ -55,35 +55,17 @@ _FREE = 6  # flags that commands signal and wait for at random; those behind kee
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """One command per node, with the expected status.
+    """One command per node, with the expected status."""
 
-    Members
-    -------
-    kind : one of KINDS
-    commands : list of Command
-        Commands in the order of the nodes.
-    status : EventStatus or None
-        Expected status; None for any but OK and a time-out.
-    queue : int
-        Queue of the commands.
-    of_program : bool
-        The commands are those of a program.
-    latches : bool
-        LATCH that waits for other settings.
-    program : list of Step
-        Commands of a pass in the order of time, for a load; those of all passes, for a run.
-    options : dict
-        Model of a load; all parameters of a run.
-    """
-
-    kind: str
-    commands: list[Command]
-    status: EventStatus | None
+    kind: str  # one of KINDS
+    commands: list[Command]  # in the order of the nodes
+    status: EventStatus | None  # that is expected; None for any but OK and a time-out
     queue: int = 1
-    of_program: bool = False
-    latches: bool = False
+    of_program: bool = False  # the commands are those of a program
+    latches: bool = False  # LATCH that waits for other settings
+    #: Commands of a pass in the order of time, for a load; those of all passes, for a run.
     program: list["Step"] = dataclasses.field(default_factory=list)
-    options: dict[str, int] = dataclasses.field(default_factory=dict)
+    options: dict[str, int] = dataclasses.field(default_factory=dict)  # model of a load; all parameters of a run
 
 
 def _span(command: Command) -> int:
@@ -93,31 +75,15 @@ def _span(command: Command) -> int:
 
 
 class Generator:
-    """Generator of commands, which prefers the rarest pairs so far.
-
-    Parameters
-    ----------
-    nodes : int
-    seed : int
-
-    Members
-    -------
-    pairs : Counter of (str, str)
-        Number of times that the second kind of command has followed the first.
-    last : str
-        Kind of the latest command, or the reason for its end.
-    patient : bool
-        Commands wait long enough for those of the other queue.
-    weight_stride : int
-        Register WEIGHT_STRIDE.
-    """
+    """Generator of commands, which prefers the rarest pairs so far."""
 
     def __init__(self, nodes: int, seed: int) -> None:
         self.nodes = nodes
+        #: Number of times that the second kind of command has followed the first.
         self.pairs: collections.Counter[tuple[str, str]] = collections.Counter()
-        self.last = ""
-        self.patient = True
-        self.weight_stride = 0
+        self.last = ""  # kind of the latest command, or the reason for its end
+        self.patient = True  # commands wait long enough for those of the other queue
+        self.weight_stride = 0  # register WEIGHT_STRIDE
         self.programs = Programs(masks={}, layers={}, lists={}, wrong=0)
         self._random = random.Random(seed)
         # Operations in which every node receives a block that has passed the odd node.
@@ -141,12 +107,8 @@ class Generator:
     def begin(self, *, patient: bool, ring: bool = False) -> None:
         """Begin a new batch, in which no flag is set, and the contents of all memories are known.
 
-        Parameters
-        ----------
-        patient : bool
-            Commands of both queues, which wait for each other, and programs; else those of one queue alone.
-        ring : bool
-            The batch ends with a collective.
+        A ``patient`` one has commands of both queues, which wait for each other, and programs; else those of one
+        queue alone. With ``ring`` it ends with a collective.
         """
         self._flags = self._order = self._orders = 0
         self._half = self._pushed_latch = False

@@ -41,36 +41,20 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs:
-    """Lists of local commands, by their addresses in the weight memory and in the activation memory.
-
-    Members
-    -------
-    masks : dict of int to masking.Job
-    layers : dict of int to (quantization.Layer, int, int)
-        Layer, and addresses of its inputs and of its outputs in the gradient memory.
-    lists : dict of int to int
-        Most examples of each list of instructions.
-    wrong : int
-        Address of a list that is refused.
-    """
+    """Lists of local commands, by their addresses in the weight memory and in the activation memory."""
 
     masks: dict[int, masking.Job]
+    #: Layer, and addresses of its inputs and of its outputs in the gradient memory.
     layers: dict[int, tuple[quantization.Layer, int, int]]
-    lists: dict[int, int]
-    wrong: int
+    lists: dict[int, int]  # most examples of each list of instructions
+    wrong: int  # address of a list that is refused
 
 
 class Model:
-    """Model of the memories of all nodes, and of the effects of commands.
+    """Model of the memories of all nodes, each of shape (nodes, words), and of the effects of commands.
 
-    Parameters
-    ----------
-    memories : list of array of uint32, of shape (nodes, words)
-        Contents of the gradient memory, the weight memory, each state plane, and the activation memory.
-    segment, lanes : int
-        Segment length and lanes of the nodes.
-    rows : int
-        Rows of multiply-accumulate units of a node.
+    Memories are the gradient memory, the weight memory, each state plane, and the activation memory; ``rows`` are
+    those of multiply-accumulate units of a node.
     """
 
     def __init__(self, memories: Sequence[Words], *, segment: int, lanes: int, rows: int) -> None:

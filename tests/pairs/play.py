@@ -38,29 +38,14 @@ class MismatchError(AssertionError):
 
 
 class Player:
-    """Player of batches of commands on one ring, each of which starts from the memories that the previous one left.
-
-    Parameters
-    ----------
-    library : Library
-        Ring of nodes of :data:`tests.pairs.generator.CONFIG`.
-    nodes : int
-    seed : int
-        Seed of all random choices.
-
-    Members
-    -------
-    generator : Generator
-        Generator of the commands, with the pairs so far.
-    compared : int
-        Number of words compared.
-    """
+    """Player of batches of commands on one ring, of :data:`tests.pairs.generator.CONFIG`, each of which starts from
+    the memories that the previous one left. All choices follow from the seed."""
 
     def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
         self.nodes = nodes
         self.seed = seed
-        self.generator = Generator(nodes, seed)
-        self.compared = 0
+        self.generator = Generator(nodes, seed)  # generator of the commands, with the pairs so far
+        self.compared = 0  # number of words compared
         self._random = random.Random(seed + 1)
         self._batch = 0
         self._versions = [0] * nodes  # number of commands that have changed weights
@@ -114,13 +99,8 @@ class Player:
         self._ring.devices.write_register("MASK_THRESHOLD", threshold)
 
     def batch(self) -> None:
-        """Queue some commands, wait for all of them, and compare events and memories.
-
-        Raises
-        ------
-        MismatchError
-            If they differ from the model; the message has the seed, the batch, its commands, and the differences.
-        """
+        """Queue some commands, wait for all of them, and compare events and memories; a :class:`MismatchError` has
+        the seed, the batch, its commands, and the differences."""
         choose = self._random
         self._batch += 1
         if self._batch % 8 == 0 or any(np.count_nonzero(~np.isfinite(golden.floats(memory))) > memory.size // 20

@@ -5,14 +5,7 @@ With ``REMOTE=1``, commands wait for those of other nodes, on rings of two to fo
 is not played again as long as neither its nodes nor these tests have changed.
 """
 
-import concurrent.futures
-import hashlib
-import json
-import multiprocessing
-import os
-import sys
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sim.verilated import toolchain
+from tests import campaign
 from tests.host import rings
 from tests.programs.play import play_part
 
@@ -33,21 +27,10 @@ REMOTE = {"wide": (2, 3, 4)}
 PART = 35
 
 
-def _sources() -> str:
-    """Digest of the tests, of the golden models and of the host."""
-    root = Path(__file__).resolve().parents[2]
-    found = hashlib.sha256()
-    for folder in ("tests/programs", "sim/golden", "host"):
-        for path in sorted((root / folder).rglob("*.py")):
-            found.update(path.read_bytes())
-    return found.hexdigest()[:16]
-
-
 def main(
     programs: Annotated[int, typer.Option(min=1, help="Programs in all.")] = 2_100,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1, help="Seed of the first part.")] = 0,
-    jobs: Annotated[int, typer.Option(
-        min=1, show_default=False, help="Processes. [default: a core each]")] = os.cpu_count() or 1,
+    jobs: campaign.Jobs = campaign.CORES,
     remote: Annotated[bool, typer.Option(help="Commands wait for those of other nodes as well.")] = False,
     faults: Annotated[float, typer.Option(min=0, max=0.01, help="Faults per link and cycle, with --remote.")] = 1e-3,
 ) -> None:
@@ -61,33 +44,17 @@ def main(
     for name in chosen:
         print(f"building the ring {name}, unless an earlier run has", flush=True)
         library = rings.library(rings.CONFIGS[name])
-        folders[name] = toolchain.BUILD / "programs" / toolchain.digest(library.digest, _sources())
-        folders[name].mkdir(parents=True, exist_ok=True)
+        folders[name] = toolchain.BUILD / "programs" / toolchain.digest(
+            library.digest, campaign.sources("tests/programs", "sim/golden", "host"))
     parts = [(*sizes[part % len(sizes)], seed + part // len(sizes)) for part in range(-(-programs // PART))]
-    paths = {part: folders[part[0]] / f"{part[0]}-{part[1]}-{part[2]}{kind}.json" for part in parts}
-    results = [json.loads(path.read_text()) for path in paths.values() if path.exists()]
-    if results:
-        print(f"{len(results)} of {len(parts)} parts have been played before", flush=True)
-    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(play_part, *part, PART, **options): part for part, path in paths.items()
-                   if not path.exists()}
-        for done in concurrent.futures.as_completed(waiting):
-            result = done.result()
-            results.append(result)
-            path = paths[waiting[done]]
-            path.with_suffix(".part").write_text(json.dumps(result))
-            path.with_suffix(".part").rename(path)
-            print(f"{len(results)} of {len(parts)} parts: {result['ring']}, {result['nodes']} nodes, seed "
-                  f"{result['seed']}, {result['difference'] or 'no difference'}", flush=True)
-    wall = time.monotonic() - began
-    rows = _report(results)
-    summary = {"rows": rows, "wall_seconds": wall, "differences": [one for one in results if one["difference"]]}
-    name = "remote.json" if remote else "programs.json"
-    (toolchain.BUILD / "programs" / name).write_text(json.dumps(summary, indent=2))
-    print(f"{sum(row['programs'] for row in rows):,} programs, {len(summary['differences'])} differences, "
-          f"{wall:.0f} s")
-    if summary["differences"]:
-        sys.exit(1)
+    results = campaign.kept(
+        jobs, play_part, {folders[name] / f"{name}-{size}-{number}{kind}.json": (name, size, number, PART)
+                          for name, size, number in parts},
+        lambda result: f"{result['ring']}, {result['nodes']} nodes, seed {result['seed']}, "
+                       f"{result['difference'] or 'no difference'}", **options)
+    rows, wrong = _report(results), [one for one in results if one["difference"]]
+    campaign.end(toolchain.BUILD / "programs" / ("remote.json" if remote else "programs.json"), rows, wrong, began,
+                 f"{sum(row['programs'] for row in rows):,} programs, {len(wrong)} differences")
 
 
 def _report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:

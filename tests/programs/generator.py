@@ -29,22 +29,13 @@ _COLLECTIVES = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "B
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A program, and what it starts from.
-
-    Members
-    -------
-    program : CompiledProgram
-    passes, parity : int
-    settings : Settings
-    golden : Nodes
-        Golden nodes, whose memories have their first contents.
-    """
+    """A program, and what it starts from."""
 
     program: CompiledProgram
     passes: int
     parity: int
     settings: Settings
-    golden: ProgramNodes
+    golden: ProgramNodes  # golden nodes, whose memories have their first contents
 
 
 def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:

@@ -77,13 +77,8 @@ def _check_order(program: CompiledProgram, found: list[Span]) -> int:
 
 
 def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults: float = 0) -> tuple[int, int]:
-    """Run a program, and return the number of words compared, and of waits for other nodes.
-
-    Raises
-    ------
-    MismatchError
-        Starts, events or memories differ from the model.
-    """
+    """Run a program, and return the number of words compared, and of waits for other nodes; a :class:`MismatchError`
+    tells of starts, events or memories that differ from the model."""
     program, golden, nodes = case.program, case.golden, ring.nodes
     memories = {name: memory for name, memory in _memories(golden).items()
                 if name in ring.devices[0].config.memory_map}
@@ -123,16 +118,8 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
 def play_part(name: str, nodes: int, seed: int, count: int, *, remote: bool = False,
               faults: float = 0) -> dict[str, Any]:
     """Play programs on a ring of :data:`tests.host.rings.CONFIGS`, up to the first difference; return a summary.
-
-    Parameters
-    ----------
-    name : str
-    nodes, seed, count : int
-    remote : bool
-        Whether commands wait for those of other nodes as well.
-    faults : float
-        Probability of a fault for each link and cycle.
-    """
+    Commands wait for those of other nodes as well if they are ``remote``; ``faults`` is the probability of one for
+    each link and cycle."""
     began = time.process_time()
     config = rings.CONFIGS[name]
     summary: dict[str, Any] = {"ring": name, "nodes": nodes, "seed": seed, "programs": 0, "commands": 0, "words": 0,

@@ -3,9 +3,6 @@
 memory, alone and with its server."""
 
 import collections
-import concurrent.futures
-import multiprocessing
-import os
 import sys
 import time
 from typing import Annotated
@@ -14,6 +11,7 @@ import typer
 
 from hdl.node import Node
 from sim.verilated.build import build_ring
+from tests import campaign
 from tests.tenants.hostile import REQUESTS, Twins, attack
 from tests.tenants.moves import SERVER, WORKER, MovingTwins
 from tests.tenants.rounds import RoundTwins
@@ -29,8 +27,7 @@ _KINDS = (*((kind, [kind.config] * nodes) for kind in (Twins, RoundTwins) for no
 def main(
     requests: Annotated[int, typer.Option(min=1, help="Requests in all; each twin gets every one.")] = 100_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first part.")] = 0,
-    jobs: Annotated[int, typer.Option(
-        min=1, show_default=False, help="Processes. [default: a core each]")] = os.cpu_count() or 1,
+    jobs: campaign.Jobs = campaign.CORES,
 ) -> None:
     """Attack simulated nodes as one of two tenants, and compare twins."""
     began = time.monotonic()
@@ -41,18 +38,15 @@ def main(
     statuses: collections.Counter[str] = collections.Counter()
     sums: collections.Counter[str] = collections.Counter()
     leaks = []
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = [pool.submit(attack, [libraries[config] for config in configs], len(configs),
-                               seed + len(_KINDS) * part + number, _PART, kind=kind, configs=configs)
-                   for part in range(parts) for number, (kind, configs) in enumerate(_KINDS)]
-        for done in concurrent.futures.as_completed(waiting):
-            result = done.result()
-            statuses.update(result["statuses"])
-            sums.update({name: result[name] for name in ("requests", "commands", "refused", "guarded", "words",
-                                                         "batches", "cpu_seconds")})
-            leaks += [result["leak"]] if result["leak"] else []
-            print(f"{result['nodes']} nodes, seed {result['seed']}: {result['leak'] or 'no leak'}", flush=True)
+    numbered = {number: _KINDS[number % len(_KINDS)] for number in range(len(_KINDS) * parts)}
+    for _, result in campaign.played(jobs, attack, {
+            number: ([libraries[config] for config in configs], len(configs), seed + number, _PART, kind, configs)
+            for number, (kind, configs) in numbered.items()}):
+        statuses.update(result["statuses"])
+        sums.update({name: result[name] for name in ("requests", "commands", "refused", "guarded", "words", "batches",
+                                                     "cpu_seconds")})
+        leaks += [result["leak"]] if result["leak"] else []
+        print(f"{result['nodes']} nodes, seed {result['seed']}: {result['leak'] or 'no leak'}", flush=True)
     print(f"{sums['requests']:,} requests, {sums['commands']:,} of them commands and programs, {sums['refused']:,} "
           f"refused, {sums['batches']:,} twins, {sums['guarded']:,} commands stopped by a guard, {sums['words']:,} "
           f"words outside compared, {len(leaks)} leaks, {sums['cpu_seconds']:.0f} CPU s, "

@@ -55,25 +55,11 @@ class LeakError(AssertionError):
 
 
 class Twins:
-    """Two rings that are attacked alike.
+    """Two rings of the same nodes that are attacked alike, as follows from the seed; configurations are
+    :data:`tests.pairs.memories.CONFIG` by default.
 
-    Parameters
-    ----------
-    library : Library or sequence of Library
-        Ring of the nodes.
-    nodes : int
-    seed : int
-        Seed of all random choices.
-    configs : sequence of NodeConfig, optional
-        Configuration of each node; by default :data:`tests.pairs.memories.CONFIG`.
-
-    Members
-    -------
-    requests, commands, refused, words, guarded : int
-        Requests so far, commands among them, answers that were not OK, words outside that were compared, and commands
-        that a guard has found.
-    statuses : dict of EventStatus to int
-        Events so far.
+    They count requests, commands among them, answers that were not OK, words outside that were compared, and commands
+    that a guard has found.
     """
 
     config = CONFIG
@@ -89,7 +75,7 @@ class Twins:
         self.configs = [self.config] * nodes if configs is None else list(configs)
         self.spaces = {space.name: space for config in reversed(self.configs) for space in windowed(config)}
         self.requests = self.commands = self.refused = self.words = self.guarded = 0
-        self.statuses: dict[EventStatus, int] = {}
+        self.statuses: dict[EventStatus, int] = {}  # events so far
         self._random = random.Random(seed)
         self._numbers = np.random.default_rng(seed)
         self._generator = Generator(nodes, seed)
@@ -327,13 +313,8 @@ class Twins:
         return found
 
     def batch(self) -> None:
-        """Play some requests on both rings, and compare.
-
-        Raises
-        ------
-        LeakError
-            If something has come out of the window, or into it; the message has the seed and the batch.
-        """
+        """Play some requests on both rings, and compare; a :class:`LeakError` has the seed and the batch, if
+        something has come out of the window, or into it."""
         self._batch += 1
         if self._batch % 5 == 0:
             self._begin()
@@ -370,7 +351,7 @@ class Twins:
                 self.statuses[status] = self.statuses.get(status, 0) + 1
 
 
-def attack(library: Library | Sequence[Library], nodes: int, seed: int, batches: int, *,
+def attack(library: Library | Sequence[Library], nodes: int, seed: int, batches: int,
            kind: type[Twins] = Twins, configs: Sequence[NodeConfig] | None = None) -> dict[str, Any]:
     """Play batches, or up to the first leak, and return a summary."""
     began = time.process_time()

@@ -11,6 +11,7 @@ from host.driver.device import Device
 from host.driver.errors import DeviceError, ForeignTenantError, OutOfWindowError, ProgramRunningError
 from host.features.tenants.tenants import NotAtRestError, TenantHost
 from tests.host.rings import library, open_nodes
+from tests.refusals import refuses
 from tests.tenants.hostile import attack
 from tests.tenants.moves import SERVER, WORKER, MovingTwins
 
@@ -116,8 +117,7 @@ def test_no_row_comes_to_the_next_tenant(worker):
     device.write_register("TIMEOUT", 1000)
     assert moved(other, 2, Operation.MOVE_IN, 0, 0, 64).status is EventStatus.FAR_TIMEOUT
     device.write_register("CONTROL", 1)  # does not forget what is owed
-    with pytest.raises(NotAtRestError, match=r"^node 0: the far memory must give the answers that it owes$"):
-        host.change(1)
+    refuses("node 0: the far memory must give the answers that it owes", host.change, 1, error=NotAtRestError)
     assert device.read_register("TENANT") == 2
 
 
@@ -161,5 +161,4 @@ def test_relay():
                 refused()
         simulation.set_far_speed(latency=16, rate=0, node=1)
         server.write_register("TIMEOUT", 50)
-        with pytest.raises(DeviceError, match=r"^node 1: the far memory must take zeros, and is silent$"):
-            host.withdraw(2)
+        refuses("node 1: the far memory must take zeros, and is silent", host.withdraw, 2, error=DeviceError)

@@ -1,5 +1,4 @@
 # amaranth: UnusedElaboratable=no
-import re
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +13,7 @@ from sim.golden import operands as golden
 from sim.verilated.vectors import Unit
 from tests.features.compute.terms import KINDS, draw
 from tests.hdl.floating import operands
+from tests.refusals import refused_values
 
 NAN = 0x7FC0_0000
 
@@ -61,10 +61,7 @@ def library(a, b):
         return np.where(np.isnan(found), np.uint32(NAN), found.view(np.uint32))
 
 
-@pytest.mark.parametrize("exact", [None, 1])
-def test_parameters(exact):
-    with pytest.raises(ValueError, match=f"^{re.escape(f'exact must be True or False, not {exact!r}')}$"):
-        BFloat16Rounder(exact=exact)
+test_parameters = refused_values(BFloat16Rounder, {}, "exact", [None, 1], "exact must be True or False")
 
 
 def test_products(pair):

@@ -114,7 +114,45 @@ def test_sums_of_decoded_numbers(array):
             assert total == got[number, column]
 
 
-def _known(array, a, b, initial, want):
+#: Sums of products of two rows, from an initial value or none, by the array.
+KNOWN = {ARRAYS[0]: (
+    ([1.0] * 16, [1.0] * 16, None, 16.0),
+    ([1.0] * 17, [1.0] * 17, 2.0**-24, 17.0),  # 16 + 2^-24 is rounded, and so is the next sum
+    ([0.0] * 3, [-1.0] * 3, -0.0, 0.0),
+    ([1e-30] * 16, [1e-30] * 16, None, 0.0),
+    ([3e38] * 16, [3e38] * 16, None, np.inf),
+    ([3e38], [-3e38], 1.0, -np.inf),
+    ([1.0, np.inf], [0.0, 0.0], None, np.nan),
+    ([np.nan], [1.0], None, np.nan),
+    ([1e-40] * 16, [1e38] * 16, None, 0.0),  # subnormal numbers are zeros
+    ([1.0] + [2.0**-9] * 15, [1.0] * 16, None, 1.0),  # lost below the block's exponent
+), ARRAYS[3]: (
+    ([6.0] * 32, [0.5] * 32, None, 96.0),
+    ([1.0] * 33, [1.0] * 33, None, 33.0),
+    ([7.0] * 32, [1.0] * 32, None, 256.0),  # rounded up, and not down to 6: 8 of a scale of 2
+    ([6.0] + [0.25] * 31, [1.0] * 32, None, 6.0),  # halfway to the smallest element, which is odd
+    ([6.0] + [0.75] * 31, [1.0] * 32, None, 37.0),  # halfway to 1, which is even
+    ([6.0000005] + [0.75] * 31, [1.0] * 32, None, 37.0),  # 6 and 1 of a scale of 2
+    ([1e-20] * 32, [-1e-20] * 32, -0.0, -0.0),
+    ([3e38] * 2, [3e38] * 2, 1.0, np.inf),
+    ([0.0] * 31 + [np.inf], [0.0] * 32, None, np.nan),
+    ([2.0**-126] * 32, [2.0**120] * 32, 0.5, 0.5 + 2.0**-1),
+), ARRAYS[4]: (
+    ([6.0] * 16, [0.5] * 16, None, 96.0 * 33 / 64),  # a scale of 11 / 128 for 1 / 12
+    ([448.0 * 6] * 17, [-6.0] * 17, 1.0, 1 - 17 * 448.0 * 36),
+    ([1e38] * 16, [3e38] * 16, None, 16 * 2688.0**2),  # scales end at 448
+    ([2.0**-10] * 16, [2.0**-10] * 16, None, 2.0**-16),
+    ([2.0**-11] * 16, [1.0] * 16, None, 0.0),  # halfway to the smallest number
+    ([9 * 2.0**-9] * 16, [6.0] * 16, -0.0, 16 * 6 * 8 * 2.0**-9),  # 4 of a scale of 2 ** -8, which is subnormal
+    ([0.0] * 15 + [np.inf], [0.0] * 16, None, np.nan),
+    ([1.0], [np.nan], 2.0, np.nan),
+    ([1e-40] * 16, [1e38] * 16, 2.0**-149, 2.0**-149),
+)}
+
+
+@pytest.mark.parametrize(("array", "a", "b", "initial", "want"), [
+    (array, *case) for array, cases in KNOWN.items() for case in cases])
+def test_known_answers(array, a, b, initial, want):
     """Sums of one row and column in all places of a tile, and of the golden model."""
     rows, columns, _ = array
     starts = 0 if initial is None else rows
@@ -131,53 +169,6 @@ def _known(array, a, b, initial, want):
     assert len(run.moves()) == SLOTS * rows
     bits = 0x7FC0_0000 if np.isnan(want) else int(np.float32(want).view(np.uint32))
     assert {int(element) for element in _golden(*array).results(beats).elements.ravel()} == {bits}
-
-
-@pytest.mark.parametrize(("a", "b", "initial", "want"), [
-    ([1.0] * 16, [1.0] * 16, None, 16.0),
-    ([1.0] * 17, [1.0] * 17, 2.0**-24, 17.0),  # 16 + 2^-24 is rounded, and so is the next sum
-    ([0.0] * 3, [-1.0] * 3, -0.0, 0.0),
-    ([1e-30] * 16, [1e-30] * 16, None, 0.0),
-    ([3e38] * 16, [3e38] * 16, None, np.inf),
-    ([3e38], [-3e38], 1.0, -np.inf),
-    ([1.0, np.inf], [0.0, 0.0], None, np.nan),
-    ([np.nan], [1.0], None, np.nan),
-    ([1e-40] * 16, [1e38] * 16, None, 0.0),  # subnormal numbers are zeros
-    ([1.0] + [2.0**-9] * 15, [1.0] * 16, None, 1.0),  # lost below the block's exponent
-])
-def test_known_answers(a, b, initial, want):
-    _known(ARRAYS[0], a, b, initial, want)
-
-
-@pytest.mark.parametrize(("a", "b", "initial", "want"), [
-    ([6.0] * 32, [0.5] * 32, None, 96.0),
-    ([1.0] * 33, [1.0] * 33, None, 33.0),
-    ([7.0] * 32, [1.0] * 32, None, 256.0),  # rounded up, and not down to 6: 8 of a scale of 2
-    ([6.0] + [0.25] * 31, [1.0] * 32, None, 6.0),  # halfway to the smallest element, which is odd
-    ([6.0] + [0.75] * 31, [1.0] * 32, None, 37.0),  # halfway to 1, which is even
-    ([6.0000005] + [0.75] * 31, [1.0] * 32, None, 37.0),  # 6 and 1 of a scale of 2
-    ([1e-20] * 32, [-1e-20] * 32, -0.0, -0.0),
-    ([3e38] * 2, [3e38] * 2, 1.0, np.inf),
-    ([0.0] * 31 + [np.inf], [0.0] * 32, None, np.nan),
-    ([2.0**-126] * 32, [2.0**120] * 32, 0.5, 0.5 + 2.0**-1),
-])
-def test_known_answers_of_minifloats(a, b, initial, want):
-    _known(ARRAYS[3], a, b, initial, want)
-
-
-@pytest.mark.parametrize(("a", "b", "initial", "want"), [
-    ([6.0] * 16, [0.5] * 16, None, 96.0 * 33 / 64),  # a scale of 11 / 128 for 1 / 12
-    ([448.0 * 6] * 17, [-6.0] * 17, 1.0, 1 - 17 * 448.0 * 36),
-    ([1e38] * 16, [3e38] * 16, None, 16 * 2688.0**2),  # scales end at 448
-    ([2.0**-10] * 16, [2.0**-10] * 16, None, 2.0**-16),
-    ([2.0**-11] * 16, [1.0] * 16, None, 0.0),  # halfway to the smallest number
-    ([9 * 2.0**-9] * 16, [6.0] * 16, -0.0, 16 * 6 * 8 * 2.0**-9),  # 4 of a scale of 2 ** -8, which is subnormal
-    ([0.0] * 15 + [np.inf], [0.0] * 16, None, np.nan),
-    ([1.0], [np.nan], 2.0, np.nan),
-    ([1e-40] * 16, [1e38] * 16, 2.0**-149, 2.0**-149),
-])
-def test_known_answers_of_nvfp4(a, b, initial, want):
-    _known(ARRAYS[4], a, b, initial, want)
 
 
 def test_common_initial_values():

@@ -1,12 +1,10 @@
 # amaranth: UnusedElaboratable=no
-import functools
-
 import numpy as np
 import pytest
 
 from hdl.features.codebook import format as hardware
 from hdl.features.codebook.format import Decoder, Encoder
-from hdl.streams.stream import beat_layout, word_layout
+from hdl.streams.stream import word_layout
 from sim.golden.features.codebook.centroid import CentroidTable
 from sim.payload import unpack
 from sim.streams import STALLS, stall_array
@@ -14,6 +12,7 @@ from sim.verilated.vectors import Feed, Unit
 from tests.features.codebook import cycles
 from tests.hdl.compression import packets
 from tests.hdl.unit_bench import Drive, UnitBench, offers
+from tests.loaded import Loaded
 from tests.refusals import refuses
 
 UNITS = [(16, 1), (64, 2), (4, 4), (32, 4), (16, 8), (64, 8)]
@@ -47,93 +46,54 @@ def test_parameters():
     refuses("Expansion must be True or False, not 2", Decoder, table=gateware(table), lanes=4, expand=2)
 
 
-@units
-def test_ports(centroids, lanes):
-    table = CentroidTable(centroids=centroids)
-    encoder, decoder = Encoder(table=gateware(table), lanes=lanes), Decoder(table=gateware(table), lanes=lanes)
-    assert encoder.parameters == decoder.parameters == gateware(table)
-    assert encoder.lanes == decoder.lanes == lanes
-    assert encoder.o.payload.shape() == decoder.i.payload.shape() == beat_layout(encoder.words)
-    assert decoder.o.payload.shape() == beat_layout(lanes)
-    indices = Decoder(table=gateware(table), lanes=lanes, expand=False)
-    assert encoder.i.payload.shape() == indices.o.payload.shape() == beat_layout(lanes, table.index_bits)
-
-
 # --- packets
 
 
-def _make(kind, centroids, lanes):
-    return kind(table=gateware(CentroidTable(centroids=centroids)), lanes=lanes)
+def _make(kind, centroids, lanes, loaded=False):
+    return kind(table=gateware(CentroidTable(centroids=centroids, loaded=loaded)), lanes=lanes)
 
 
-def _drive(generator, kind, centroids, lanes):
+def _drive(generator, kind, centroids, lanes, loaded=False):
+    """Packets with tables, or, of a decoder that is loaded, without them, all of its first one."""
     tables, indices = _packets(generator, centroids, 2_000 * lanes)
-    table = CentroidTable(centroids=centroids)
-    streams = [table.encode(drawn, of) for drawn, of in zip(indices, tables, strict=True)]
-    beats = {"i": packets.beats(streams, _make(kind, centroids, lanes).words)} if kind is Decoder else {
-        "table": packets.words(tables), "i": packets.beats(indices, lanes, width=table.index_bits)}
-    return Drive(beats, (table, indices, streams))
+    table, unit = CentroidTable(centroids=centroids, loaded=loaded), BENCH.unit(kind, centroids, lanes, loaded)
+    of = tables[0] if loaded else None
+    streams = [table.encode(*given[:1 if loaded else 2]) for given in zip(indices, tables, strict=True)]
+    if kind is Decoder:
+        unit.load = packets.words([of]) if loaded else None
+        beats = {"i": packets.beats(streams, _make(kind, centroids, lanes).words)}
+    else:
+        beats = {"i": packets.beats(indices, lanes, width=table.index_bits)}
+        beats |= {} if loaded else {"table": packets.words(tables)}
+    return Drive(beats | unit.no_more(), (table, indices, streams, of))
 
 
 def _model(unit, drawn, willing, ready):
-    table, indices, streams = drawn
+    table, indices, streams, of = drawn
     stalls = {"lanes": unit.lanes, "willing": willing["i"], "ready": ready["o"]}
     if isinstance(unit, Decoder):
-        elements = packets.beats([table.decode(stream) for stream in streams], unit.lanes)
+        elements = packets.beats([table.decode(stream, None, of) for stream in streams], unit.lanes)
         return packets.want(cycles.trace_decoder(table, streams, **stalls), elements, unit.lanes)
-    trace = cycles.trace_encoder(table, list(map(len, indices)), table_willing=willing["table"], **stalls)
-    return packets.want(trace, packets.beats(streams, unit.words), unit.words, scan="table")
+    scan = None if table.loaded else "table"
+    trace = cycles.trace_encoder(table, list(map(len, indices)), table_willing=willing[scan or "i"], **stalls)
+    return packets.want(trace, packets.beats(streams, unit.words), unit.words, scan=scan)
 
 
-BENCH = UnitBench(_make, _model, _drive, name=lambda kind, *_: f"Centroid{kind.__name__}")
-test_lockstep = BENCH.lockstep([(kind, *case) for kind in (Encoder, Decoder) for case in UNITS], count=2_000, seeds=2)
+KINDS = (Encoder, Decoder)
+BENCH = UnitBench(_make, _model, _drive, simulate=lambda component, kind, centroids, lanes, loaded=False: Loaded(
+    component, name=f"{'Loaded' if loaded else 'Centroid'}{kind.__name__}"))
+test_lockstep = BENCH.lockstep([(kind, *case) for kind in KINDS for case in UNITS], count=2_000, seeds=2)
+test_loaded_lockstep = BENCH.lockstep([(kind, 16, 8, True) for kind in KINDS], count=2_000)
 test_offers_stand_for_all_time = offers(lambda: Encoder(table=gateware(CentroidTable(centroids=4)), lanes=8), depth=2)
-
-
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-def test_loaded_lockstep(source, sink):
-    """Without tables in packets: the decoder is loaded with one."""
-    count, lanes = 2_000, 8
-    table = CentroidTable(centroids=16, loaded=True)
-    generator = np.random.default_rng(3)
-    _, indices = _packets(generator, 16, count * lanes)
-    of = generator.integers(0, 1 << 32, 16, dtype=np.uint32)
-    words = Encoder(table=gateware(table), lanes=lanes).words
-    streams = packets.beats([table.encode(given) for given in indices], words)
-    willing, ready = stall_array(source, count, seed=1), stall_array(sink, count, seed=2)
-    unit = _loaded(Encoder, lanes)
-    trace = unit.lockstep(
-        sources={"i": Feed(packets.beats(indices, lanes, width=4), willing)}, sinks={"o": ready})
-    expected = cycles.trace_encoder(table, list(map(len, indices)), lanes=lanes, table_willing=willing,
-                                   willing=willing, ready=ready)
-    packets.same(trace, expected, streams, words)
-    unit = _loaded(Decoder, lanes)
-    unit.lockstep(sources={"load": Feed(packets.words([of]))}, sinks={"o": True}, cycles=20)
-    trace = unit.lockstep(sources={"i": Feed(streams, willing)}, sinks={"o": ready})
-    given = [table.encode(given) for given in indices]
-    expected = cycles.trace_decoder(table, given, lanes=lanes, willing=willing, ready=ready)
-    packets.same(trace, expected, packets.beats([table.decode(one, None, of) for one in given], lanes), lanes)
-    assert not trace["error"].any()
-
-
-@functools.cache
-def _loaded_unit(kind, lanes):
-    table = gateware(CentroidTable(centroids=16, loaded=True))
-    return Unit(kind(table=table, lanes=lanes), name=f"Loaded{kind.__name__}")
-
-
-def _loaded(kind, lanes):
-    unit = _loaded_unit(kind, lanes)
-    unit.reset()
-    return unit
 
 
 def test_loading():
     refuses("Loading must be True or False, not 2", hardware.CentroidTable, loaded=2)
     table = CentroidTable(centroids=16, loaded=True)
     assert table.words(256) == 32
-    unit = _loaded(Decoder, 8)
+    unit = BENCH.unit(Decoder, 16, 8, True)
+    unit.load = None
+    unit.reset()
     of = np.arange(16, dtype=np.uint32)
     trace = unit.lockstep(sources={"load": Feed(packets.words([of[:15], of]))}, sinks={"o": True}, cycles=40)
     assert trace["error"].sum() == 1

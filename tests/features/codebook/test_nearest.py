@@ -1,34 +1,19 @@
 # amaranth: UnusedElaboratable=no
 """The search for the nearest centroid: hdl/features/codebook/nearest.py."""
 
-import functools
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from hdl.features.codebook.nearest import NearestCentroid
+from sim.golden import stream
 from sim.golden.features.codebook.centroid import CentroidTable
-from sim.streams import STALLS, stall_array
-from sim.verilated.vectors import Feed, Unit
-from tests.hdl.compression import packets
-from tests.refusals import refuses
-
-UNITS = [(4, 1), (16, 4), (64, 2)]
-units = pytest.mark.parametrize(("centroids", "lanes"), UNITS)
-
-
-@functools.cache
-def _unit(centroids, lanes):
-    return Unit(NearestCentroid(centroids=centroids, lanes=lanes))
-
-
-def _loaded(centroids, lanes, bounds):
-    unit = _unit(centroids, lanes)
-    unit.reset()
-    trace = unit.lockstep(sources={"load": Feed(packets.words([bounds]))}, sinks={"o": True}, cycles=centroids + 5)
-    assert not trace["error"].any()
-    return unit
+from sim.verilated.vectors import Feed
+from tests.hdl.compression import packets, plane_cycles
+from tests.hdl.unit_bench import Drive, UnitBench, Want
+from tests.loaded import Loaded
+from tests.refusals import refused_values, refuses
 
 
 def _numbers(generator, table):
@@ -41,19 +26,52 @@ def _numbers(generator, table):
                            generator.integers(0, 1 << 32, 200, dtype=np.uint32)])
 
 
-def test_parameters():
-    for centroids in (2, 12, "16", None):
-        message = rf"^Centroid count must be a power of two, at least 4, not {centroids!r}$"
-        with pytest.raises(ValueError, match=message):
-            NearestCentroid(centroids=centroids, lanes=4)
+test_parameters = refused_values(NearestCentroid, {"lanes": 4}, "centroids", (2, 12, "16", None),
+                                 "Centroid count must be a power of two, at least 4")
+
+
+def test_lanes():
     refuses("Lane count must be 1, 2, 4 or 8, not 3", NearestCentroid, centroids=16, lanes=3)
 
 
-@units
+def _loaded(centroids, lanes, table, given):
+    """Packets of numbers for a unit that is loaded with a table."""
+    parameters, unit = CentroidTable(centroids=centroids, loaded=True), BENCH.unit(centroids, lanes)
+    bounds = parameters.bounds(table)
+    unit.load = packets.words([bounds])
+    indices = [parameters.nearest(one, bounds) for one in given]
+    return Drive({"i": packets.beats(given, lanes)} | unit.no_more(), indices)
+
+
+def _drive(generator, centroids, lanes):
+    table = np.sort(generator.standard_normal(centroids)).astype(np.float32).view(np.uint32)
+    given = [_numbers(generator, table)[:count] for count in (1, 33, 200, 7)]
+    return _loaded(centroids, lanes, table, given)
+
+
+def _model(unit, indices, willing, ready):
+    lanes, width = unit.o.payload.shape()["elements"].shape.length, unit.latency
+    rows = packets.beats(indices, lanes, width=width)
+    feed, output = stream.Feed(len(rows), willing["i"]), stream.Output(ready["o"])
+    registers = plane_cycles.Registers(feed, unit.latency - 2)
+    for _ in rows:
+        registers.beat(0, output.load, real=True)
+    feed.accept(registers.free)
+    ports = {"i__valid": feed.valid, "i__ready": feed.ready, "error": np.zeros(feed.end, bool)}
+    return Want(ports, {"o": (rows, packets.kept(rows, lanes, width=width))}, {"o": output.offered})
+
+
+UNITS = [(4, 1), (16, 4), (64, 2)]
+BENCH = UnitBench(lambda centroids, lanes: NearestCentroid(centroids=centroids, lanes=lanes), _model, _drive,
+                  simulate=lambda component, *_: Loaded(component))
+test_lockstep = BENCH.lockstep([(16, 4)], count=2_000)
+test_reset = BENCH.resets([(16, 4)], (1, 3, 5))
+
+
+@pytest.mark.parametrize(("centroids", "lanes"), UNITS)
 def test_nearest(centroids, lanes):
     """Nearest centroid of all numbers, ties to the lower one; one beat per cycle."""
     generator = np.random.default_rng(centroids)
-    parameters = CentroidTable(centroids=centroids, loaded=True)
     tables = [np.sort(generator.standard_normal(centroids)).astype(np.float32),
               np.linspace(-1, 1, centroids, dtype=np.float32),
               np.sort(generator.standard_normal(centroids) * 1e-43).astype(np.float32),
@@ -61,17 +79,12 @@ def test_nearest(centroids, lanes):
               np.sort(generator.standard_normal(centroids) * 10.0 ** generator.integers(-40, 38, centroids)).astype(
                   np.float32)]
     for number, values in enumerate(tables):
-        table = values.view(np.uint32)
-        given = _numbers(generator, table)
-        unit = _loaded(centroids, lanes, parameters.bounds(table))
-        trace = unit.lockstep(sources={"i": Feed(packets.beats([given], lanes))}, sinks={"o": True}, cycles=2_000)
-        width = centroids.bit_length() - 1
-        (got,), _, when = packets.taken(trace, lanes, width=width)
-        assert when[0] == width
-        assert when[-1] - when[0] == -(-len(given) // lanes) - 1
-        assert got.tolist() == parameters.nearest(given, parameters.bounds(table)).tolist(), number
+        given = _numbers(generator, values.view(np.uint32))
+        run = BENCH.check((centroids, lanes), drive=_loaded(centroids, lanes, values.view(np.uint32), [given]))
+        beats = -(-len(given) // lanes)
+        assert run.moves().tolist() == list(range(centroids.bit_length() - 1, centroids.bit_length() - 1 + beats))
         exact = [Fraction(value) for value in values.tolist()]
-        for bits, index in zip(given.tolist(), got.tolist(), strict=True):
+        for bits, index in zip(given.tolist(), run.drive.drawn[0].tolist(), strict=True):
             value = np.uint32(bits).view(np.float32)
             if np.isfinite(value):
                 distances = [abs(Fraction(float(value)) - one) for one in exact]
@@ -82,27 +95,11 @@ def test_nearest(centroids, lanes):
                 assert index == (0 if bits >> 31 else centroids - 1)
 
 
-@pytest.mark.parametrize("sink", STALLS)
-def test_stalls(sink):
-    generator = np.random.default_rng(2)
-    table = np.sort(generator.standard_normal(16)).astype(np.float32).view(np.uint32)
-    parameters = CentroidTable(centroids=16, loaded=True)
-    bounds = parameters.bounds(table)
-    given = [_numbers(generator, table)[:count] for count in (1, 33, 200, 7)]
-    for seed, source in enumerate(STALLS):
-        unit = _loaded(16, 4, bounds)
-        trace = unit.lockstep(
-            sources={"i": Feed(packets.beats(given, 4), stall_array(source, 2_000, seed=seed))},
-            sinks={"o": stall_array(sink, 2_000, seed=seed + 9)})
-        got, _, _ = packets.taken(trace, 4, width=4)
-        assert [one.tolist() for one in got] == [
-            parameters.nearest(one, bounds).tolist() for one in given], f"{seed=}"
-
-
 @pytest.mark.parametrize("length", [1, 14, 16, 40])
 def test_wrong_loads(length):
     """Too few words or too many are reported; the next ones are taken."""
-    unit = _unit(16, 4)
+    unit = BENCH.unit(16, 4)
+    unit.load = None
     unit.reset()
     bounds = np.arange(1, 16, dtype=np.float32).view(np.uint32)
     trace = unit.lockstep(sources={"load": Feed(packets.words([np.resize(bounds[::-1], length), bounds]))},
@@ -112,17 +109,3 @@ def test_wrong_loads(length):
     trace = unit.lockstep(sources={"i": Feed(packets.beats([given], 4))}, sinks={"o": True}, cycles=40)
     (got,), _, _ = packets.taken(trace, 4, width=4)
     assert got.tolist() == np.minimum(np.arange(20), 15).tolist()
-
-
-def test_reset():
-    """A reset forgets all contents, and a load begins anew."""
-    unit = _unit(16, 4)
-    unit.reset()
-    bounds = np.arange(1, 16, dtype=np.float32).view(np.uint32)
-    unit.lockstep(sources={"load": Feed(packets.words([bounds])), "i": Feed(packets.beats([bounds], 4))},
-                  sinks={"o": False}, cycles=5)
-    unit = _loaded(16, 4, bounds)
-    trace = unit.lockstep(sources={"i": Feed(packets.beats([bounds], 4))}, sinks={"o": True}, cycles=40)
-    (got,), rest, _ = packets.taken(trace, 4, width=4)
-    assert len(rest) == 0
-    assert got.tolist() == list(range(1, 16))

@@ -17,21 +17,11 @@ def answer(place, row, *, rows, lanes):
 
 
 class Answered(wiring.Component):
-    """A unit with ``request`` and ``response``, of which the latter comes ``latency`` cycles after the former.
+    """A unit with ``request`` and ``response``, of which the latter comes ``latency`` cycles after the former, from
+    memories of (rows, lanes).
 
-    All other ports of the unit are those of this one, but ``loops``: each of these outputs comes back as an input,
-    later by a number of cycles.
-
-    Parameters
-    ----------
-    unit : wiring.Component
-        The unit.
-    rows, lanes : int
-        Rows of each memory, and elements of a row.
-    latency : int
-        Cycles from a request to its answer.
-    loops : mapping of str to (callable, int)
-        For an input, a function of the unit that gives its cause, and cycles from there to the input.
+    All other ports of the unit are those of this one, but ``loops``: each of these inputs has a function of the unit
+    that gives its cause, which comes back later by a number of cycles.
     """
 
     def __init__(self, unit, *, rows, lanes, latency, loops=None):

@@ -7,6 +7,7 @@ import numpy as np
 
 from hdl.config import Memories, NodeConfig, SingleRing
 from hdl.control.protocol import Opcode, Operation, Status
+from hdl.control.registers import register
 from hdl.engines import engines
 from hdl.features.compute.engine import BLOCKS
 from hdl.features.compute.feature import Compute
@@ -17,7 +18,7 @@ from sim.golden.features.compute.compute import Engine
 from sim.verilated.vectors import Unit
 from tests.features.compute.lists import WORDS
 from tests.hdl import host_requests
-from tests.hdl.host_requests import request
+from tests.hdl.host_requests import event, push, request
 
 #: A node of two engines, with the memories of random lists.
 CONFIG = NodeConfig(
@@ -65,8 +66,16 @@ def compare(responses, memories, note=""):
         np.testing.assert_array_equal(response[2:], memory, f"{place.name}, {note}")
 
 
-def at(place, base, *, relative=0):
-    return {"place": place, "base": base, "relative": relative}
+def run_list(unit, memories, address, *, length=6, base=0, tag=0, note="", **options):
+    """Fill the memories of a node, run a list, and compare its event and all memories with the golden engine's, which
+    works on these. Returns the event, and what COUNTERS have counted."""
+    unit.reset()
+    responses = exchange(unit, *fill(memories), push(**layers(address, length=length, base=base, tag=tag)), POP, *(
+        request(Opcode.READ_REGISTER, 1, register(name).address) for name in COUNTERS), *READ_ALL, **options)
+    outcome, ended = golden.run(memories, base=address, length=length, offset=base), event(responses[4])
+    assert (ended.tag, ended.status, ended.detail) == (tag, outcome.status, outcome.detail), note
+    compare(responses[8:], memories, note)
+    return ended, [response[2] for response in responses[5:8]]
 
 
 def layers(address, *, length=6, base=0, **fields):

@@ -1,9 +1,15 @@
-"""Jobs of matrix products, drawn at random."""
+"""Jobs of matrix products, drawn at random, and tests of the units of a product with them."""
+
+import numpy as np
+import pytest
 
 from sim.golden.features.compute import gemm
 from sim.golden.features.compute.gemm import GemmJob, Matrix, ScaleMask
+from sim.golden.features.compute.gemm_cycles import GemmCycles
+from sim.streams import STALLS
 from tests.features.compute.epilogues import draw_scale_mask
 from tests.features.compute.memories import PLACES
+from tests.hdl.unit_bench import sinks
 
 #: Rows of each memory.
 ROWS = 4096
@@ -48,3 +54,38 @@ def draw_job(generator, golden, *, most):
             scale_mask=draw_scale_mask(generator, m, n) if golden.scale_mask else ScaleMask())
         if golden.legal(job):
             return job
+
+
+def model_of(rows, lanes, *_):
+    return GemmCycles(rows=rows, lanes=lanes)
+
+
+def random_products(units, unit, run, *, most, golden=model_of):
+    """Test of random products in all orders and transposes, under stalls on all sides.
+
+    ``unit`` makes a unit from its parameters, and ``run`` compares a job on it, with a pattern of each of four sides.
+    """
+    @pytest.mark.parametrize("unit_of", units)
+    @pytest.mark.parametrize("source", STALLS)
+    def test(unit_of, source):
+        for seed, sink in sinks(source):
+            generator = np.random.default_rng(seed)
+            unit(*unit_of).reset()
+            for turn in range(3):
+                kinds = source, STALLS[(seed + turn) % len(STALLS)], sink, STALLS[seed % len(STALLS)]
+                run(unit_of, draw_job(generator, golden(*unit_of), most=most), kinds=kinds, seed=seed + 100 * turn)
+
+    return test
+
+
+def resets(unit_of, unit, run, begin, *, most, golden=model_of):
+    """Test that a reset after any of some cycles leaves nothing: ``begin`` gives what a unit is driven with."""
+    def test():
+        generator = np.random.default_rng(3)
+        for cut in (1, 3, 5, 9, 20):
+            before, after = (draw_job(generator, golden(*unit_of), most=most) for _ in range(2))
+            unit(*unit_of).lockstep(cycles=cut, **begin(generator, before, cut))
+            unit(*unit_of).reset()
+            run(unit_of, after, seed=cut)
+
+    return test

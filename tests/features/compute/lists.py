@@ -45,7 +45,6 @@ CENTROIDS = {4: 16}
 OWNERS = {4: OWNER_BITS}
 END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 
-
 #: Fields of an instruction that have a meaning if it is scaled or masked, and their bits.
 _SCALE_MASK = {name: gemm_layout()[name].width for name in ("scale", "alternative", *mask_layout(INDEX_BITS).members)
                if name != "external"}
@@ -304,6 +303,11 @@ class _Far(Engine):
 
     def _instruction(self, words, length, offset, sizes):
         return super()._instruction(words, length, offset, {**sizes, Place.ACTIVATIONS: WORDS[2]})
+
+
+def at(place, base, *, relative=0):
+    """Operand of an instruction."""
+    return {"place": place, "base": base, "relative": relative}
 
 
 def golden_list(lanes, command, instructions):

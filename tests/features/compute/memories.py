@@ -102,21 +102,21 @@ def arrays(fields):
     return {name: arrays(value) if isinstance(value, dict) else np.array([value]) for name, value in fields.items()}
 
 
-class Bench:
-    """A Verilated unit with memories.
+def compare_accesses(asked, written, reads, writes, *, lanes, note):
+    """Compare what was asked for and written, by field, with all accesses of a model, in order."""
+    assert list(zip(asked["place"].tolist(), asked["row"].tolist(), strict=True)) == [
+        (read.place, read.row) for read in reads], note
+    found = [(place, row, {lane: values[lane] for lane in range(lanes) if keep >> lane & 1})
+             for place, row, values, keep in zip(*(written[name].tolist() for name in (
+                 "place", "row", "elements", "keep")), strict=True)]
+    for number, (one, write) in enumerate(zip(found, writes, strict=False)):
+        assert one == (write.place, write.row, write.elements), f"write {number} of {len(writes)}, {note}"
+    assert len(found) == len(writes), note
 
-    Parameters
-    ----------
-    unit : Component
-    rows, lanes : int
-        Rows of each memory, and elements of a row.
-    flags : tuple of str
-        Outputs of one bit that are watched.
-    watched : tuple of str
-        Output streams that are watched.
-    latency : int
-        Cycles from a request to its response: 2 to 5.
-    """
+
+class Bench:
+    """A Verilated unit with memories of (rows, lanes), of which some outputs of one bit, the flags, and some streams
+    are watched. Responses come ``latency`` cycles after their requests: 2 to 5."""
 
     def __init__(self, unit, *, rows, lanes, flags=FLAGS, watched=(), latency=LATENCY):
         self._component = WithMemories(unit, rows=rows, lanes=lanes, flags=flags, watched=watched, latency=latency)

@@ -20,18 +20,10 @@ def engine(**options):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """List whose instructions read and write whole buffers, and the buffer that the host gives before it.
-
-    Members
-    -------
-    words : array of uint32
-    given : range
-        Rows of this buffer.
-    profile : Profile
-    """
+    """List whose instructions read and write whole buffers, and the buffer that the host gives before it."""
 
     words: np.ndarray
-    given: range
+    given: range  # rows of this buffer
     profile: Profile
 
     def give(self, generator, activations, owners, base):
@@ -75,23 +67,11 @@ def _program(profile, places):
 
 
 def draw(generator, *, rows, most, shrink=1):
-    """Program with its plan, and the same one with a plan that an overlap was put into, which both checks find.
+    """Program with its plan, of so many operations and memory rows at most, and the same one with a plan that an
+    overlap was put into, which both checks find. ``shrink`` divides the rows of buffers.
 
-    Parameters
-    ----------
-    generator : Generator
-    rows : int
-        Memory rows that both take at most.
-    most : int
-        Most operations.
-    shrink : int
-        Divisor of the rows of buffers.
-
-    Returns
-    -------
-    tuple of Program
-        The good and the wrong one, or None for a wrong one where there is none, or a list that is refused since its
-        targets lie over operands of the same instruction.
+    The wrong one is None where there is none, or where its list is refused since its targets lie over operands of the
+    same instruction.
     """
     while True:
         found = random_profile(generator, most=most)

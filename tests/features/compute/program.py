@@ -8,13 +8,7 @@ from sim.golden import floating
 
 
 class Threads:
-    """Threads of a lane: result, number kept and count of each.
-
-    Parameters
-    ----------
-    count : int
-        Number of threads.
-    """
+    """Threads of a lane: result, number kept and count of each."""
 
     def __init__(self, count):
         self.result = np.zeros(count, np.uint32)

@@ -52,16 +52,9 @@ def draw_job(generator, function, rows, columns, *, lanes, wrong=0.0, spread=Non
              free=None):
     """A job at random places, none of which meets another one, with noise in the fields that it does not use.
 
-    If it is not ``in_place``, start may be one row for all rows.
-
-    Parameters
-    ----------
-    spread : int or None
-        Numbers of rows are below it, and below the count of rows of the table; by default all are of the latter.
-    in_place : bool
-        The target is where x or start is, and so is the third matrix.
-    free : list of int or None
-        First rows of each memory that are free, which are moved on.
+    Numbers of rows are below ``spread``, and below the count of rows of the table; by default all are of the latter.
+    ``in_place`` the target is where x or start is, and so is the third matrix; else start may be one row for all
+    rows. ``free`` are the first rows of each memory that are free, which are moved on.
     """
     started = bool(generator.integers(2)) if started is None else started
     width = -(-columns // lanes)

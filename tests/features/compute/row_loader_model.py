@@ -3,31 +3,22 @@
 Mirrors :mod:`hdl.features.compute.row_loader`.
 """
 
-import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sim.golden.stream import Feed, Output, Stages
 
-Flags = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
 
 _STAGES = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class LoaderTrace:
-    """Handshakes of the loader, cycle by cycle."""
-
-    job_taken: Flags
-    request_valid: Flags
-    response_taken: Flags
-    o_valid: Flags
-
-
 def trace(jobs: list[tuple[int, int, bool]], *, lanes: int, willing: npt.ArrayLike, answered: npt.ArrayLike,
-          asked: npt.ArrayLike, ready: npt.ArrayLike) -> LoaderTrace:
-    """Trace every cycle, from reset, of jobs that are rows, columns, and whether rows have labels, each.
+          asked: npt.ArrayLike, ready: npt.ArrayLike) -> tuple[dict[str, Any], dict[str, Integers]]:
+    """Trace every cycle, from reset, of jobs that are rows, columns, and whether rows have labels, each; returns the
+    handshakes of inputs, each ready while it is valid, and the numbers of requests and of elements on offer, or -1.
 
     A job is accepted when the last request of the job before is in the output register and its last element is taken.
     Requests are made from the next cycle on; answers are taken from there on as well, one per memory row, in cycles
@@ -60,4 +51,6 @@ def trace(jobs: list[tuple[int, int, bool]], *, lanes: int, willing: npt.ArrayLi
                     take("response", answers, now)
             now += labelled
         free = max(asking, now + (not labelled))
-    return LoaderTrace(taken["job"], requests.offered >= 0, taken["response"], stages.offered >= 0)
+    ports = {"job__valid": offers.valid, "job__ready": (taken["job"], offers.valid),
+             "response__valid": answers.valid, "response__ready": (taken["response"], answers.valid)}
+    return ports, {"request": requests.offered, "o": stages.offered}

@@ -17,13 +17,13 @@ from sim.golden.features.compute import gemm
 from sim.golden.features.compute.gemm import GemmJob, Matrix, ScaleMask
 from sim.golden.features.compute.gemm_cycles import GemmCycles
 from sim.payload import pack, unpack
-from sim.streams import STALLS, stall_array
+from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.features.compute.answers import Answered, answer
-from tests.features.compute.gemm_jobs import ROWS, draw_job
+from tests.features.compute.gemm_jobs import ROWS, random_products, resets
 from tests.features.compute.memories import arrays
 from tests.features.compute.terms import KINDS, draw
-from tests.hdl.unit_bench import packed, sinks
+from tests.hdl.unit_bench import packed
 
 #: Rows and lanes of the units that are simulated, and cycles from a request to the answer.
 UNITS = ((1, 4), (4, 8))
@@ -68,10 +68,10 @@ def _results(unit_of, job, generator, kind):
     return tiles, *({name: np.array(values) for name, values in fields.items()} for fields in (given, written))
 
 
-def _run(unit_of, job, *, kinds=("none",) * 4, kind="ordinary", seed):
+def _run(unit_of, job, *, kinds=("none",) * 4, seed):
     """Compare all writes with the rows of C, and count the ends of tiles; return the ports of every cycle."""
     rows, lanes = unit_of
-    tiles, given, written = _results(unit_of, job, np.random.default_rng(seed), kind)
+    tiles, given, written = _results(unit_of, job, np.random.default_rng(seed), KINDS[seed // 100 % len(KINDS)])
     count = len(given["row"])
     cycles = (24 if set(kinds) != {"none"} else 2) * count + 8 * len(tiles) + 300
     announced, willing, free, ready = (stall_array(name, cycles, seed=seed + n) for n, name in enumerate(kinds))
@@ -95,20 +95,6 @@ def _run(unit_of, job, *, kinds=("none",) * 4, kind="ordinary", seed):
 
 
 @pytest.mark.parametrize("unit_of", UNITS)
-@pytest.mark.parametrize("source", STALLS)
-def test_writes(unit_of, source):
-    """Random products, with ReLU and gates, of all kinds of numbers, under stalls on all sides."""
-    golden = GemmCycles(rows=unit_of[0], lanes=unit_of[1])
-    for seed, sink in sinks(source):
-        generator = np.random.default_rng(seed)
-        _unit(*unit_of).reset()
-        for turn in range(3):
-            kinds = source, STALLS[(seed + turn) % len(STALLS)], sink, STALLS[seed % len(STALLS)]
-            _run(unit_of, draw_job(generator, golden, most=24), kinds=kinds, kind=KINDS[turn % len(KINDS)],
-                 seed=seed + 100 * turn)
-
-
-@pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
     """A row of results per cycle, each offered ``latency`` cycles after it is taken; gates are read in time."""
     rows, lanes = unit_of
@@ -127,18 +113,15 @@ def test_throughput(unit_of):
     assert np.flatnonzero(plain["write__valid"]).tolist() == (taken + Drain.latency).tolist()
 
 
-def test_reset():
-    """A reset leaves nothing of the tiles, nor of gates on their way."""
-    unit_of = UNITS[0]
-    golden = GemmCycles(rows=unit_of[0], lanes=unit_of[1])
-    generator = np.random.default_rng(3)
-    for cut in (1, 3, 5, 9, 20):
-        job = dataclasses.replace(draw_job(generator, golden, most=12), gated=1)
-        tiles, given, _ = _results(unit_of, job, generator, "ordinary")
-        heads = packed(tile_layout(), tiles)
-        held = pack(gemm_job_layout(ROWS), arrays(job.fields()))
-        unit = _unit(*unit_of)
-        unit.lockstep(sources={"tiles": Feed(heads), "i": Feed(pack(result_layout(*unit_of), given))}, cycles=cut,
-                      sinks={"request": True, "write": cut % 2 == 0}, inputs={"job": np.repeat(held, cut, axis=0)})
-        unit.reset()
-        _run(unit_of, draw_job(generator, golden, most=12), seed=cut)
+def _begin(generator, job, cut):
+    """Tiles, and gates on their way."""
+    job = dataclasses.replace(job, gated=1)
+    tiles, given, _ = _results(UNITS[0], job, generator, "ordinary")
+    held = pack(gemm_job_layout(ROWS), arrays(job.fields()))
+    return {"sources": {"tiles": Feed(packed(tile_layout(), tiles)),
+                        "i": Feed(pack(result_layout(*UNITS[0]), given))},
+            "sinks": {"request": True, "write": cut % 2 == 0}, "inputs": {"job": np.repeat(held, cut, axis=0)}}
+
+
+test_writes = random_products(UNITS, _unit, _run, most=24)
+test_reset = resets(UNITS[0], _unit, _run, _begin, most=12)

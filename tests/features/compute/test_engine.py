@@ -27,12 +27,10 @@ from sim.golden.features.compute.row_owners import RowOwners
 from sim.streams import STALLS
 from tests.features.compute.engine_requests import (
     CONFIG,
-    COUNTERS,
     LIST,
     PLACES,
     POP,
     READ_ALL,
-    at,
     compare,
     exchange,
     fill,
@@ -40,9 +38,10 @@ from tests.features.compute.engine_requests import (
     layers,
     node_unit,
     read,
+    run_list,
     write,
 )
-from tests.features.compute.lists import END, WORDS, draw_command, draw_list
+from tests.features.compute.lists import END, WORDS, at, draw_command, draw_list
 from tests.features.compute.terms import KINDS, draw
 from tests.hdl.host_requests import event, push, request
 
@@ -111,20 +110,13 @@ def test_network(node, pattern):
     """A whole step in one list: activations, loss and gradients, event, and counters of its parts."""
     generator = np.random.default_rng(STALLS.index(pattern))
     memories, (address,) = network(generator, 8, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
-    requests = [*fill(memories), push(**layers(address, base=8), tag=7), POP,
-                *(request(Opcode.READ_REGISTER, 1, register(name).address) for name in COUNTERS), *READ_ALL]
-    node.reset()
-    responses = exchange(node, *requests, pattern=pattern, cycles=40_000)
-    assert golden.run(memories, base=address, length=ROWS, offset=8).status == EventStatus.OK
-    found = event(responses[4])
-    assert (found.tag, found.status, found.detail) == (7, EventStatus.OK, 8)
-    command, gemm, vector = (response[2] for response in responses[5:8])
-    assert command == found.cycles
+    found, (command, gemm, vector) = run_list(node, memories, address, base=8, tag=7, note=f"{pattern=}",
+                                              pattern=pattern, cycles=40_000)
+    assert (found.status, found.detail, found.cycles) == (EventStatus.OK, 8, command)
     assert (command, gemm, vector) == CYCLES
     words = [*FORWARD, *CROSS_ENTROPY, *BACKWARD, END]
     assert command - gemm - vector == layer_list.command_cycles(
         words, ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16, sequences=True)
-    compare(responses[8:], memories, f"{pattern=}")
 
 
 def test_lists_behind_each_other(node):
@@ -258,12 +250,8 @@ def test_a_wrong_label(node):
     generator = np.random.default_rng(8)
     memories, (address,) = network(generator, 0, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     memories[Place.ACTIVATIONS][49 + 3] = OUTPUTS
-    node.reset()
-    responses = exchange(node, *fill(memories), push(**layers(address)), POP, *READ_ALL)
-    outcome = golden.run(memories, base=address, length=ROWS)
-    assert (outcome.status, outcome.detail) == (EventStatus.BAD_INSTRUCTION, 2)
-    assert (event(responses[4]).status, event(responses[4]).detail) == (outcome.status, outcome.detail)
-    compare(responses[5:], memories)
+    found, _ = run_list(node, memories, address)
+    assert (found.status, found.detail) == (EventStatus.BAD_INSTRUCTION, 2)
 
 
 @pytest.mark.parametrize("delay", [1, 4, 9, 20])
@@ -289,14 +277,10 @@ def test_link_reset(node, delay):
 def test_reset_in_the_middle(node, cycles):
     generator = np.random.default_rng(cycles)
     memories, (address,) = network(generator, 0, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
-    requests = [*fill(memories), push(**layers(address)), POP, *READ_ALL]
     node.reset()
-    assert len(exchange(node, *requests, cycles=cycles)) == 4
-    node.reset()
-    responses = exchange(node, *requests)
-    assert event(responses[4]).status == EventStatus.OK
-    golden.run(memories, base=address, length=ROWS)
-    compare(responses[5:], memories)
+    assert len(exchange(node, *fill(memories), push(**layers(address)), POP, *READ_ALL, cycles=cycles)) == 4
+    found, _ = run_list(node, memories, address)
+    assert found.status == EventStatus.OK
 
 
 def shared_layer(generator):
@@ -344,17 +328,10 @@ def test_centroids(node):
             words = np.concatenate([*instructions, END])
             mine = {place: memory.copy() for place, memory in memories.items()}
             mine[Place.ACTIVATIONS][LIST:LIST + len(words)] = words
-            node.reset()
-            responses = exchange(node, *fill(mine), push(**layers(LIST, length=examples)), POP, *(
-                request(Opcode.READ_REGISTER, 1, register(name).address) for name in COUNTERS), *READ_ALL)
-            outcome = golden.run(mine, base=LIST, length=examples)
-            ended = event(responses[4])
-            assert (ended.status, ended.detail) == (EventStatus.OK, outcome.detail)
-            command, products, functions = (response[2] for response in responses[5:8])
-            assert functions == 0
+            ended, (command, products, functions) = run_list(node, mine, LIST, length=examples, note=f"{seed=}")
+            assert (ended.status, functions) == (EventStatus.OK, 0)
             assert command - products == layer_list.command_cycles(
                 [*instructions, END], examples, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16)
-            compare(responses[8:], mine, f"{seed=}")
             found.append((mine, ended.detail >> MULTIPLIED_BIT))
         (shared, multiplied), (expanded, nothing) = found
         # k multiplications for each output of both products, and as many for the gradients.

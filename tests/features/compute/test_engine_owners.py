@@ -26,7 +26,6 @@ from tests.features.compute.engine_requests import (
     LIST,
     POP,
     READ_ALL,
-    at,
     compare,
     exchange,
     fill,
@@ -34,7 +33,7 @@ from tests.features.compute.engine_requests import (
     layers,
     write,
 )
-from tests.features.compute.lists import END, WORDS
+from tests.features.compute.lists import END, WORDS, at
 from tests.features.compute.owned_programs import LANES, draw
 from tests.features.compute.test_engine import node, random_memories
 from tests.hdl.host_requests import event, push, request
@@ -46,12 +45,7 @@ ROWS = LIST // LANES
 
 
 class Model:
-    """Memories of a node and the owners of their rows, and the requests that have changed them.
-
-    Parameters
-    ----------
-    generator : Generator
-    """
+    """Memories of a node and the owners of their rows, and the requests that have changed them."""
 
     def __init__(self, generator):
         self.memories = random_memories(generator)
@@ -148,7 +142,6 @@ INDEXED_BASES = {"x": (0, 4), "indices": (16, 1), "start": (32, 4), "table": (48
 INDEXED = centroid_layout(), {
     "kind": Kind.CENTROID, "rows": 4, "columns": 4, "outputs": 4, "initial": 1, "gated": 1,
     **{f"stride_{name}": LANES for name in INDEXED_BASES if name != "table"}}, INDEXED_BASES, ("target",)
-
 
 SOFTMAX = vector_layout(), {
     "kind": Kind.VECTOR, "function": VectorProgram.SOFTMAX, "rows": 20, "columns": LANES, "stride_source": LANES,

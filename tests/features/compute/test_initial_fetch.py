@@ -13,15 +13,14 @@ from hdl.features.compute.loop_nest import tile_layout
 from hdl.features.compute.multiply_accumulate import SLOTS
 from hdl.features.compute.product import initial_layout
 from sim.golden.features.compute.gemm import GemmJob, Matrix
-from sim.golden.features.compute.gemm_cycles import GemmCycles
 from sim.golden.features.compute.product import MatrixProduct
 from sim.payload import pack, unpack
-from sim.streams import STALLS, stall_array
+from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.features.compute.answers import Answered, answer
-from tests.features.compute.gemm_jobs import ROWS, draw_job
+from tests.features.compute.gemm_jobs import ROWS, random_products, resets
 from tests.features.compute.memories import arrays
-from tests.hdl.unit_bench import packed, sinks
+from tests.hdl.unit_bench import packed
 
 #: Rows and lanes of the units that are simulated, and tiles that may be unfinished.
 UNITS = ((1, 4, 31), (4, 8, 3))
@@ -106,17 +105,7 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
     return trace
 
 
-@pytest.mark.parametrize("unit_of", UNITS)
-@pytest.mark.parametrize("source", STALLS)
-def test_values(unit_of, source):
-    """Random products, of which some come again to their tiles, under stalls on all sides, and slow to settle."""
-    golden = GemmCycles(rows=unit_of[0], lanes=unit_of[1])
-    for seed, sink in sinks(source):
-        generator = np.random.default_rng(seed)
-        _unit(*unit_of).reset()
-        for turn in range(3):
-            kinds = source, STALLS[(seed + turn) % len(STALLS)], sink, STALLS[seed % len(STALLS)]
-            _run(unit_of, draw_job(generator, golden, most=24), kinds=kinds, seed=seed + 100 * turn)
+test_values = random_products(UNITS, _unit, _run, most=24)
 
 
 @pytest.mark.parametrize("unit_of", UNITS)
@@ -143,17 +132,12 @@ def test_throughput(unit_of):
     assert np.flatnonzero(trace["o__valid"]).tolist() == (asked + LATENCY + 1).tolist()
 
 
-def test_reset():
-    """A reset leaves nothing of the tiles, nor of the rows on their way."""
-    unit_of = UNITS[0]
-    golden = GemmCycles(rows=unit_of[0], lanes=unit_of[1])
-    generator = np.random.default_rng(3)
-    for cut in (1, 3, 5, 9, 20):
-        job = draw_job(generator, golden, most=12)
-        heads = packed(tile_layout(), _values(unit_of, job)[0])
-        given = pack(gemm_job_layout(ROWS), arrays(job.fields()))
-        unit = _unit(*unit_of)
-        unit.lockstep(sources={"tiles": Feed(heads)}, sinks={"request": True, "o": cut % 2 == 0}, cycles=cut,
-                      inputs={"job": np.repeat(given, cut, axis=0), "settled": 1})
-        unit.reset()
-        _run(unit_of, draw_job(generator, golden, most=12), seed=cut)
+def _begin(generator, job, cut):
+    """Tiles, and rows on their way."""
+    given = pack(gemm_job_layout(ROWS), arrays(job.fields()))
+    return {"sources": {"tiles": Feed(packed(tile_layout(), _values(UNITS[0], job)[0]))},
+            "sinks": {"request": True, "o": cut % 2 == 0},
+            "inputs": {"job": np.repeat(given, cut, axis=0), "settled": 1}}
+
+
+test_reset = resets(UNITS[0], _unit, _run, _begin, most=12)

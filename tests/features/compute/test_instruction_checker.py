@@ -32,6 +32,7 @@ from tests.features.compute.lists import (
     SEQUENCES,
     WORDS,
     Command,
+    at,
     draw_command,
     draw_list,
     golden_list,
@@ -123,10 +124,6 @@ def test_lists(lanes, source, sink):
     assert over > 0 or source != "none"
 
 
-def at(place, base, *, relative=0):
-    return {"place": place, "base": base, "relative": relative}
-
-
 GRADIENTS, WEIGHTS, ACTIVATIONS, ONES = Place
 COMMAND = Command(list_base=768, state_base=16, length=5)
 #: A product of 5 by 8 and 8 by 6 with a bias and a gate, and a loss, both of which touch the limits of nothing.
@@ -143,10 +140,11 @@ WRONG_PRODUCTS = [
     {"kind": 3}, {"kind": 4}, {"kind": 9}, {"format": 1}, {"format": 8}, {"initial": 2},
     {"initial": 3}, {"reserved_0": 1}, {"reserved_0": 1 << 3}, {"reserved_3": 1 << 5}, {"reserved_11": 1},
     {"reserved_14": 1}, {"reserved_15": 1 << 7}, {"order": 3}, {"tile": 4}, {"row_tiles": 8}, {"column_tiles": 8},
-    {"rounds": 5}, {"row_tiles": 3, "tile": 3}, {"m": 4096}, {"k": 4096}, {"n": 4096},
+    {"rounds": 5}, {"rounds": 15}, {"rounds": 1}, {"row_tiles": 3, "tile": 3}, {"m": 4096}, {"k": 4096}, {"n": 4096},
     {"a": at(ACTIVATIONS, 2)}, {"a": at(ACTIVATIONS, 1, relative=1)}, {"a": at(4, 0)}, {"a": at(7, 0)},
     {"stride_a": 10}, {"stride_a": 4}, {"stride_a": 0}, {"a": at(ACTIVATIONS, 988)},
     {"a": at(ACTIVATIONS, (1 << BASE_BITS) - 4)}, {"stride_a": 0xFFFC}, {"k": 9}, {"transpose_a": 1, "stride_a": 4},
+    {"b": at(WEIGHTS, (1 << BASE_BITS) - 4, relative=1)}, {"b": at(ACTIVATIONS, 144)},
     {"b": at(WEIGHTS, 65)}, {"b": at(WEIGHTS, 132)}, {"stride_b": 4}, {"transpose_b": 1, "b": at(WEIGHTS, 148)},
     {"stride_b": 0}, {"c": at(WEIGHTS, 128)}, {"c": at(ONES, 128)}, {"c": at(ACTIVATIONS, 36)},
     {"c": at(ACTIVATIONS, 0)}, {"c": at(GRADIENTS, 16)}, {"c": at(GRADIENTS, 48)}, {"stride_c": 4},
@@ -242,7 +240,8 @@ WRONG_NORMS = [
     {"x": at(ACTIVATIONS, 2)}, {"x": at(ONES, 0)}, {"stride_x": 4}, {"stride_x": 0}, {"stride_x": 10},
     {"x": at(ACTIVATIONS, 988)}, {"start": at(4, 40)}, {"stride_start": 4}, {"target": at(WEIGHTS, 128)},
     {"target": at(ACTIVATIONS, 36)}, {"target": at(ACTIVATIONS, 0), "stride_target": 12}, {"stride_target": 0},
-    {"target": at(ACTIVATIONS, 44)}, {"target": at(GRADIENTS, 20)}, {"target": at(GRADIENTS, 40)},
+    {"target": at(ACTIVATIONS, 44)}, {"target": at(GRADIENTS, 0)}, {"target": at(GRADIENTS, 20)},
+    {"target": at(GRADIENTS, 40)}, {"second": at(GRADIENTS, 40)}, {"scale": at(ACTIVATIONS, 132)},
     {"target": at(GRADIENTS, 80)}, {"second": at(WEIGHTS, 64)}, {"second": at(ACTIVATIONS, 0)},
     {"second": at(ACTIVATIONS, 40)}, {"second": at(GRADIENTS, 4)}, {"stride_second": 4}, {"third": at(WEIGHTS, 64)},
     {"third": at(ACTIVATIONS, 4)}, {"third": at(ACTIVATIONS, 40), "stride_third": 12}, {"stride_third": 0},
@@ -262,7 +261,7 @@ VALID_NORMS = [
 WRONG_BACKS = [
     {"y": at(ONES, 0)}, {"y": at(ACTIVATIONS, 201)}, {"stride_y": 4}, {"y": at(ACTIVATIONS, 160)},
     {"y": at(ACTIVATIONS, 128)}, {"second": at(ACTIVATIONS, 200)}, {"deviation": at(GRADIENTS, 36)},
-    {"deviation": at(WEIGHTS, 188)}]
+    {"deviation": at(WEIGHTS, 188)}, {"second": at(WEIGHTS, 64)}, {"deviation": at(ACTIVATIONS, 128)}]
 VALID_BACKS = [{}, {"third": at(7, 1), "shift": at(7, 1)}, {"started": 0}, {"target": at(ACTIVATIONS, 40)}]
 WRONG_GATHERS = [
     {"count": 4096}, {"x": at(WEIGHTS, 140)}, {"y": at(ONES, 1)}, {"y": at(ACTIVATIONS, 1020)},
@@ -273,8 +272,8 @@ VALID_GATHERS = [{}, {"x": at(WEIGHTS, 136)}, {"y": at(ACTIVATIONS, 1019)}, {"st
 WRONG_SCATTERS = [{"started": 1}, {"target": at(GRADIENTS, 204)}, {"count": 4096},
                   {"target": at(ACTIVATIONS, 0), "count": 5}, {"y": at(GRADIENTS, 50)}]
 VALID_SCATTERS = [{}, {"target": at(GRADIENTS, 200)}, {"y": at(GRADIENTS, 56)}, {"start": at(7, 1)}]
-WRONG_SOFTMAXES = [{"target": at(ACTIVATIONS, 128)}, {"target": at(WEIGHTS, 0)}, {"reserved_2": 1},
-                   {"source": at(ONES, 0)}]
+WRONG_SOFTMAXES = [{"target": at(ACTIVATIONS, 128)}, {"target": at(ACTIVATIONS, 132)}, {"columns": 65, "rows": 1},
+                   {"target": at(WEIGHTS, 0)}, {"reserved_2": 1}, {"source": at(ONES, 0)}]
 VALID_SOFTMAXES = [{}, {"labels": at(7, 1)}, {"loss": at(WEIGHTS, 5)}, {"loss": at(GRADIENTS, 32)},
                    {"labels": at(GRADIENTS, 32)}]
 
@@ -332,7 +331,8 @@ def test_targets_over_the_list():
         second = pack(gemm_layout(), {**PRODUCT, "c": at(ACTIVATIONS, base)})
         assert golden_list(4, COMMAND, [first, second, END])[1] == fault, base
         _run(4, COMMAND, [first, second, END], source="none", sink="none", seed=2)
-        third = pack(vector_layout(), {**LOSS, "loss": at(ACTIVATIONS, 800)})
+        third = pack(vector_layout(), {**LOSS, "loss": at(ACTIVATIONS, 790)})
+        assert golden_list(4, COMMAND, [third, END])[1] == 0
         _run(4, COMMAND, [third, second, END], source="none", sink="none", seed=3)
     for name in ("target", "second", "third", "deviation"):
         rows = pack(row_layout(), {**NORM, name: at(ACTIVATIONS, 808)})
@@ -340,7 +340,7 @@ def test_targets_over_the_list():
         _run(4, COMMAND, [first, rows, END], source="none", sink="none", seed=5)
     wrong_end = END.copy()
     wrong_end[15] = 1 << 31
-    _run(4, COMMAND, [first, wrong_end], source="none", sink="none", seed=4)
+    assert _run(4, COMMAND, [first, wrong_end], source="none", sink="none", seed=4)[:2] == (1, True)
 
 
 def test_without_a_check():

@@ -1,7 +1,6 @@
 # amaranth: UnusedElaboratable=no
 """The compute engine's access to memories, against a model of every cycle: hdl/features/compute/memory_access.py."""
 
-
 import numpy as np
 import pytest
 

@@ -18,12 +18,12 @@ from sim.golden.features.compute.gemm import GemmJob, Matrix
 from sim.golden.features.compute.gemm_cycles import GemmCycles
 from sim.golden.features.compute.product import MatrixProduct
 from sim.payload import pack, unpack
-from sim.streams import STALLS, stall_array
+from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.features.compute.answers import Answered, answer
-from tests.features.compute.gemm_jobs import ROWS, draw_job
+from tests.features.compute.gemm_jobs import ROWS, random_products, resets
 from tests.features.compute.memories import arrays
-from tests.hdl.unit_bench import packed, sinks
+from tests.hdl.unit_bench import packed
 
 #: Rows, lanes and blocks of the units that are simulated, and cycles from their requests to the answers.
 UNITS = ((1, 4, 32), (4, 8, 128))
@@ -89,19 +89,6 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
 
 
 @pytest.mark.parametrize("unit_of", UNITS)
-@pytest.mark.parametrize("source", STALLS)
-def test_rows(unit_of, source):
-    """Random products in all orders and transposes, under stalls on all sides."""
-    golden = GemmCycles(rows=unit_of[0], lanes=unit_of[1], blocks=unit_of[2])
-    for seed, sink in sinks(source):
-        generator = np.random.default_rng(seed)
-        _unit(*unit_of).reset()
-        for turn in range(3):
-            kinds = source, STALLS[(seed + turn) % len(STALLS)], sink, STALLS[seed % len(STALLS)]
-            _run(unit_of, draw_job(generator, golden, most=40), kinds=kinds, seed=seed + 100 * turn)
-
-
-@pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
     """A panel is requested ``planned`` cycles after it is announced, then a row per cycle, and filled behind."""
     _unit(*unit_of).reset()
@@ -134,18 +121,17 @@ def test_ones():
             assert set(unpack(request_layout(ROWS), asked)["place"].tolist()) == {other}
 
 
-def test_reset():
-    """A reset leaves nothing of a panel, nor of the rows on their way."""
-    unit_of = UNITS[0]
-    golden = GemmCycles(rows=unit_of[0], lanes=unit_of[1], blocks=unit_of[2])
-    generator = np.random.default_rng(3)
-    for cut in (1, 3, 5, 9, 20):
-        job = draw_job(generator, golden, most=20)
-        heads = pack(panel_layout(), {name: np.array([getattr(panel, name) for panel in _want(unit_of, job)[0]])
-                                      for name in panel_layout().members})
-        given = pack(gemm_job_layout(ROWS), arrays(job.fields()))
-        unit = _unit(*unit_of)
-        unit.lockstep(sources={"panels": Feed(heads)}, inputs={"job": np.repeat(given, cut, axis=0)}, cycles=cut,
-                      sinks={"request": True, "fill_a": cut % 2 == 0, "fill_b": True})
-        unit.reset()
-        _run(unit_of, draw_job(generator, golden, most=20), seed=cut)
+def _begin(generator, job, cut):
+    """A panel, and rows on their way."""
+    given = pack(gemm_job_layout(ROWS), arrays(job.fields()))
+    return {"sources": {"panels": Feed(packed(panel_layout(), _want(UNITS[0], job)[0]))},
+            "sinks": {"request": True, "fill_a": cut % 2 == 0, "fill_b": True},
+            "inputs": {"job": np.repeat(given, cut, axis=0)}}
+
+
+def _cycles(rows, lanes, blocks):
+    return GemmCycles(rows=rows, lanes=lanes, blocks=blocks)
+
+
+test_rows = random_products(UNITS, _unit, _run, most=40, golden=_cycles)
+test_reset = resets(UNITS[0], _unit, _run, _begin, most=20, golden=_cycles)

@@ -1,6 +1,5 @@
 # amaranth: UnusedElaboratable=no
 import dataclasses
-import re
 
 import numpy as np
 import pytest
@@ -11,13 +10,13 @@ from sim.payload import pack
 from sim.verilated.vectors import Unit
 from tests.features.compute.program import Threads
 from tests.features.compute.terms import draw
+from tests.refusals import refuses
 
 _SIGN = np.uint32(0x8000_0000)
 
 
 def test_parameters():
-    with pytest.raises(ValueError, match=f"^{re.escape('DSP block count must be 4, 2 or 1, not 3')}$"):
-        ProgramLane(dsps=3)
+    refuses("DSP block count must be 4, 2 or 1, not 3", ProgramLane, dsps=3)
 
 
 def _step(generator):

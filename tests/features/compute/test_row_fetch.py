@@ -10,13 +10,9 @@ from amaranth.lib.wiring import In, Out
 from hdl.features.compute.access import request_layout
 from hdl.features.compute.row_fetch import RowFetch, fetch_layout, fetched_layout
 from hdl.streams.stream import connect_stream
-from sim import formal
-from sim.golden.stream import Feed as Offers
-from sim.golden.stream import Output, Trace, first_from
-from sim.payload import pack, unpack
-from sim.streams import STALLS, stall_array
-from sim.verilated.vectors import Feed, Unit
-from tests.hdl.unit_bench import sinks
+from sim.golden.stream import Feed, Output, Trace, first_from
+from sim.payload import pack
+from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 
 ROWS, DEPTH, LATENCY = 64, 9, 3
 LAYOUTS = fetch_layout(ROWS, 8), fetched_layout(16, 8)
@@ -44,14 +40,9 @@ class AnsweredFetch(wiring.Component):
         return m
 
 
-@functools.cache
-def _unit():
-    return Unit(AnsweredFetch())
-
-
 def _fetch(reads, *, depth, latency, willing, free, ready):
     """Trace every cycle of the handshakes of a fetch, from reset; ``i_ready`` is set where a row is taken."""
-    feed, output, requests = Offers(len(reads), willing), Output(ready), first_from(free)
+    feed, output, requests = Feed(len(reads), willing), Output(ready), first_from(free)
     departed = []
     i_ready = np.zeros(feed.end, np.bool_)
     accepted = -1
@@ -69,62 +60,32 @@ def _fetch(reads, *, depth, latency, willing, free, ready):
     return Trace(feed.valid, i_ready, output.offered >= 0, output.offered)
 
 
-def _run(count, willing, free, ready, *, seed, reads=0.7):
-    generator = np.random.default_rng(seed)
+def _drive(generator, count=300, reads=0.7):
     rows = {"place": generator.integers(3, size=count), "row": generator.integers(ROWS, size=count),
             "read": generator.random(count) < reads, "tag": generator.integers(256, size=count)}
-    ports = _unit().lockstep(sources={"i": Feed(pack(LAYOUTS[0], rows), willing)},
-                             sinks={"request": free, "o": ready}, seed=seed)
-    want = _fetch(rows["read"].tolist(), depth=DEPTH, latency=LATENCY, willing=willing, free=free, ready=ready)
-    np.testing.assert_array_equal(ports["i__valid"], want.i_valid, f"{seed=}")
-    moves = ports["i__valid"] & ports["i__ready"]
-    np.testing.assert_array_equal(moves.astype(bool), want.i_ready, f"{seed=}")
-    np.testing.assert_array_equal(ports["o__valid"], want.o_valid, f"{seed=}")
-    asked = unpack(request_layout(ROWS), ports["request__payload"][
-        np.flatnonzero(ports["request__valid"] & ports["request__ready"])])
-    read = rows["read"] & (np.arange(count) < np.count_nonzero(moves))
-    for name in ("place", "row"):
-        np.testing.assert_array_equal(asked[name], rows[name][read], f"{name}, {seed=}")
-    offers = np.flatnonzero(want.o_valid)
-    index = want.offered[offers]
-    got = unpack(LAYOUTS[1], ports["o__payload"][offers])
-    np.testing.assert_array_equal(got["tag"], rows["tag"][index], f"{seed=}")
-    np.testing.assert_array_equal(got["read"], rows["read"][index], f"{seed=}")
-    wanted = np.where(rows["read"], rows["place"] * 256 + rows["row"], 0)[index]
-    np.testing.assert_array_equal(got["answer"], wanted, f"{seed=}")
+    return Drive({"i": pack(LAYOUTS[0], rows)}, rows)
+
+
+def _model(unit, rows, willing, ready):
+    read = rows["read"]
+    trace = _fetch(read.tolist(), depth=DEPTH, latency=LATENCY, willing=willing["i"], free=ready["request"],
+                   ready=ready["o"])
+    answers = np.where(read, rows["place"] * 256 + rows["row"], 0)
+    want = Want.of(trace, pack(LAYOUTS[1], {"answer": answers, "tag": rows["tag"], "read": read}))
+    want.ports["i__ready"] = trace.i_ready, trace.i_valid
+    want.beats["request"] = pack(request_layout(ROWS), {name: rows[name][read] for name in ("place", "row")})
     return want
 
 
-@pytest.mark.parametrize("source", STALLS)
-def test_lockstep(source):
-    """Every handshake under stalls on all sides, with answers in order, and rows that are not read among them."""
-    for seed, sink in sinks(source):
-        willing, free, ready = (stall_array(kind, 4_000, seed=seed + 20 * place, rate=0.7)
-                                for place, kind in enumerate((source, STALLS[seed % len(STALLS)], sink)))
-        _unit().reset()
-        want = _run(300, willing, free, ready, seed=seed)
-        assert want.offered.max() == 299
+BENCH = UnitBench(AnsweredFetch, _model, _drive, rate=0.7)
+test_lockstep = BENCH.lockstep(count=4_000)
+test_reset = BENCH.resets([()], (1, 3, 5, 12), count=2_000, drive=functools.partial(_drive, count=30))
+test_offers_stand_for_all_time = offers(AnsweredFetch, depth=2)
 
 
 @pytest.mark.parametrize("reads", [0, 1])
 def test_throughput(reads):
     """A row per cycle, whether it is read or not."""
-    always = np.ones(200, bool)
-    _unit().reset()
-    want = _run(100, always, always, always, seed=1, reads=reads)
+    run = BENCH.check(drive=_drive(np.random.default_rng(1), count=100, reads=reads))
     first = RowFetch.latency + LATENCY * reads
-    assert np.flatnonzero(want.o_valid).tolist() == list(range(first, first + 100))
-
-
-def test_reset():
-    """A reset leaves nothing of the rows under way; a memory that is reset with it answers none of them."""
-    for cut in (1, 3, 5, 12):
-        _run(30, np.ones(cut, bool), np.ones(cut, bool), np.zeros(cut, bool), seed=cut)
-        _unit().reset()
-        always = np.ones(200, bool)
-        _run(30, always, always, always, seed=cut)
-        _unit().reset()
-
-
-def test_offers_stand_for_all_time():
-    formal.prove(formal.Offers(AnsweredFetch()), depth=2)
+    assert run.moves().tolist() == list(range(first, first + 100))

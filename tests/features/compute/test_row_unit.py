@@ -11,7 +11,7 @@ from hdl.features.compute.layer_list import RowFunction
 from hdl.features.compute.row_unit import ROOT_INTERVAL, RowUnit
 from sim.golden.features.compute import row_unit as model
 from sim.golden.features.compute.row_cycles import RowCycles
-from tests.features.compute.memories import Bench, pace
+from tests.features.compute.memories import Bench, compare_accesses, pace
 from tests.features.compute.row_jobs import ROWS, RowJob, draw_job, memories_of
 from tests.features.compute.terms import KINDS
 from tests.refusals import refused
@@ -40,16 +40,8 @@ def _run(parameters, jobs, memories, *, cycles, paces=None, note=""):
     begins, ends, bad = bench.run(jobs, paces, cycles=cycles)
     assert len(begins) == len(ends) == len(jobs), note
     runs = [model.run(job.job, memories, columns=columns) for job in jobs]
-    asked, written = bench.seen["request"], bench.seen["write"]
-    assert list(zip(asked["place"].tolist(), asked["row"].tolist(), strict=True)) == [
-        (read.place, read.row) for run in runs for read in run.reads], note
-    want = [write for run in runs for write in run.writes]
-    found = [model.Access(place, row, {lane: values[lane] for lane in range(lanes) if keep >> lane & 1})
-             for place, row, values, keep in zip(*(written[name].tolist() for name in (
-                 "place", "row", "elements", "keep")), strict=True)]
-    for number, (left, right) in enumerate(zip(found, want, strict=False)):
-        assert left == right, f"write {number} of {len(want)}, {note}"
-    assert len(found) == len(want), note
+    compare_accesses(bench.seen["request"], bench.seen["write"], [read for run in runs for read in run.reads],
+                     [write for run in runs for write in run.writes], lanes=lanes, note=note)
     for place, (left, right) in enumerate(zip(bench.contents(), memories, strict=True)):
         np.testing.assert_array_equal(left, right, f"memory {place}, {note}")
     assert bad == [end for end, run in zip(ends, runs, strict=True) if run.bad], note

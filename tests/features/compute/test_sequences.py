@@ -3,8 +3,7 @@
 
 import numpy as np
 
-from hdl.control.protocol import EventStatus, Opcode
-from hdl.control.registers import register
+from hdl.control.protocol import EventStatus
 from hdl.features.compute.layer_list import (
     PADDING,
     Kind,
@@ -20,23 +19,8 @@ from sim.golden.features.compute.compute import pack
 from sim.golden.features.compute.row_cycles import RowCycles
 from sim.golden.features.compute.row_instruction import Rows
 from sim.golden.features.compute.vector_cycles import VectorCycles
-from tests.features.compute.engine_requests import (
-    CONFIG,
-    COUNTERS,
-    LIST,
-    PLACES,
-    POP,
-    READ_ALL,
-    at,
-    compare,
-    exchange,
-    fill,
-    golden,
-    layers,
-    node_unit,
-)
-from tests.features.compute.lists import END, WORDS
-from tests.hdl.host_requests import event, push, request
+from tests.features.compute.engine_requests import CONFIG, LIST, PLACES, golden, node_unit, run_list
+from tests.features.compute.lists import END, WORDS, at
 
 ROWS = 6
 
@@ -110,18 +94,10 @@ def test_every_function():
         mine = {place: memory.copy() for place, memory in memories.items()}
         if number is not None:
             mine[Place.ACTIVATIONS][701] = number
-        node.reset()
-        responses = exchange(node, *fill(mine), push(**layers(LIST)), POP, *(
-            request(Opcode.READ_REGISTER, 1, register(name).address) for name in COUNTERS), *READ_ALL)
-        expected = golden.run(mine, base=LIST, length=ROWS)
-        assert expected.status is outcome
-        ended = event(responses[4])
-        assert (ended.status, ended.detail) == (expected.status, expected.detail)
-        command, products, functions = (response[2] for response in responses[5:8])
-        assert products == 0
+        ended, (command, products, functions) = run_list(node, mine, LIST, length=ROWS)
+        assert (ended.status, products) == (outcome, 0)
         if outcome is EventStatus.OK:
             assert functions == unit_cycles({**mine, **memories})
             assert command - functions == layer_list.command_cycles(
                 [*instructions, END], ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16,
                 sequences=True)
-        compare(responses[8:], mine)

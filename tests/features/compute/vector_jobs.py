@@ -10,6 +10,7 @@ from hdl.features.compute.layer_list import PADDING
 from sim.golden.features.compute import vector as model
 from sim.payload import pack, unpack
 from sim.verilated.vectors import Feed
+from tests.features.compute.memories import compare_accesses
 
 MEMORY_ROWS = 4096
 #: Cycle from a request to its answer in a quiet run.
@@ -104,17 +105,8 @@ def run(unit, cases, *, lanes, columns, cycles, seed=1, willing=None, ready=True
         sequences=False):
     """Run jobs one after another, compare reads and writes with the model, and return the ports.
 
-    Parameters
-    ----------
-    willing : dict
-        Per input stream, cycles in which its source is willing.
-    ready : dict or True
-        Per output stream, cycles in which its sink is ready.
-    settled : array or int
-    before : tuple of Case and int or None
-        Another job that is cut off by a reset after some cycles.
-    sequences : bool
-        Whether the unit has functions of sequences.
+    ``willing`` and ``ready`` are the cycles of input and of output streams, by name. Another job may come ``before``,
+    with a number of cycles after which a reset cuts it off.
     """
     legal = [case for case in cases if case.job.legal(columns, sequences=sequences)]
     generator = np.random.default_rng(seed)
@@ -136,20 +128,13 @@ def run(unit, cases, *, lanes, columns, cycles, seed=1, willing=None, ready=True
 
     moved = (ports["request__valid"] & ports["request__ready"]) == 1
     asked = unpack(request_layout(MEMORY_ROWS), ports["request__payload"][moved])
-    want = [read for case in legal for read in model.reads(case.job, lanes)]
-    assert list(zip(asked["place"].tolist(), asked["row"].tolist(), strict=True)) == \
-        [(read.place, read.row) for read in want], f"{seed=}"
-
     results = {id(case): result_of(case, sequences=sequences) for case in legal}
     moved = (ports["write__valid"] & ports["write__ready"]) == 1
     written = unpack(write_layout(MEMORY_ROWS, lanes), ports["write__payload"][moved])
-    got = [model.Write(place, row, {lane: values[lane] for lane in range(lanes) if keep >> lane & 1})
-           for place, row, values, keep in zip(*(written[name].tolist() for name in (
-               "place", "row", "elements", "keep")), strict=True)]
-    expected = [write for case in legal for write in model.writes(case.job, results[id(case)], lanes)]
-    for number, (left, right) in enumerate(zip(got, expected, strict=False)):
-        assert left == right, f"write {number} of {len(expected)}, {seed=}"
-    assert len(got) == len(expected), f"{seed=}"
+    compare_accesses(
+        asked, written, [read for case in legal for read in model.reads(case.job, lanes)],
+        [write for case in legal for write in model.writes(case.job, results[id(case)], lanes)], lanes=lanes,
+        note=f"{seed=}")
     bad = [id(case) not in results or results[id(case)].wrong for case in cases]
     assert ports["bad"][done].tolist() == bad, f"{seed=}"
     assert not ports["bad"][ports["done"] == 0].any()

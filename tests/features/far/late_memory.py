@@ -10,20 +10,8 @@ from hdl.streams.stream import Queue
 
 
 class LateMemory(wiring.Component):
-    """Far memory with a latency, which is longer while ``speaks`` is low.
-
-    Parameters
-    ----------
-    rows, lanes : int
-    latency : int
-        Cycles of an answer, at least 1.
-
-    Members
-    -------
-    far : In(far_signature(rows, lanes))
-    takes, speaks : In(1)
-        Whether a request may be taken, or an answer given, in this cycle.
-    """
+    """Far memory that takes requests while ``takes`` is high, and answers after ``latency`` cycles, at least 1, or
+    later while ``speaks`` is low."""
 
     def __init__(self, *, rows, lanes, latency):
         self._rows, self._lanes, self._latency = rows, lanes, latency

@@ -5,20 +5,20 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.features.far.memories import OUTSTANDING, FarMemories
+from hdl.features.far.memories import FarMemories
 from hdl.features.streaming.feature import ServerConfig, ServerMemories
 from hdl.group import GROUP
 from hdl.guard import window_layout
 from sim.verilated.vectors import Unit
 from tests.features.far import memories_model as golden
 from tests.features.far.traffic import Traffic
+from tests.refusals import refuses
 
 #: Groups of readers and counts of writers: two engines at the weights, and one reader alone.
 PORTS = {
     2: ({"weights": (0, 1), "state_0": (0,), "state_1": (0,)}, {"weights": 2, "state_0": 1, "state_1": 1}),
     1: ({"weights": (0,)}, {"weights": 1}),
 }
-
 
 #: Windows in guarded memories of two lanes, in groups, and the queues of their ports.
 WINDOWS = {"weights": (1, 2), "state_0": (0, 0), "state_1": (1, 1)}
@@ -128,16 +128,12 @@ def test_constructor_errors():
     readers, writers = PORTS[2]
     with pytest.raises(ValueError, match=r"^Node must be a server, not NodeConfig\("):
         FarMemories(config=NodeConfig(), readers=readers, writers=writers)
-    with pytest.raises(ValueError, match=r"^Readers must be of weights, state_0, state_1, not of weights$"):
-        FarMemories(config=configuration(2), readers={"weights": (0,)}, writers=writers)
-    with pytest.raises(ValueError, match=r"^Writers must be of weights, state_0, state_1, not of none$"):
-        FarMemories(config=configuration(2), readers=readers, writers={})
-    with pytest.raises(ValueError, match=r"^Groups of readers must be counted from 0, not \[0, 2\]$"):
-        FarMemories(config=configuration(2), readers=readers | {"weights": (2,)}, writers=writers)
-
-
-def test_outstanding():
-    assert OUTSTANDING == golden.OUTSTANDING
+    refuses("Readers must be of weights, state_0, state_1, not of weights",
+            FarMemories, config=configuration(2), readers={"weights": (0,)}, writers=writers)
+    refuses("Writers must be of weights, state_0, state_1, not of none",
+            FarMemories, config=configuration(2), readers=readers, writers={})
+    refuses("Groups of readers must be counted from 0, not [0, 2]",
+            FarMemories, config=configuration(2), readers=readers | {"weights": (2,)}, writers=writers)
 
 
 @pytest.mark.parametrize(("pattern", "latency", "rates"), [

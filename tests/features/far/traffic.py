@@ -13,28 +13,9 @@ class Traffic:
     Every answer that a port gets is compared with the content at the time of its grant: that which all writes that
     were granted before have made. A port of a group that was reset gets nothing that it asked for before.
 
-    Parameters
-    ----------
-    seed : int
-    model : FarMemories
-    rows : sequence of int
-        Rows of the memory at each read port, and at each write port.
-    lanes : int
-    latency : int
-        Cycles of an answer, at most.
-    pattern : str
-        Stalls of the far memory.
-    rates : tuple of float
-        Chances of a port to ask: reads and writes.
-    timeout : int
-    resets : float
-        Chance that a group is reset in a cycle, and a tenth of it that links are, and a half that silence begins.
-
-    Members
-    -------
-    cycles : list of (Inputs, Outputs)
-    counts : Counter
-        Answers that were given, dropped and made up, silences, forgotten rows, and rows outside of windows.
+    Memories have ``rows`` at each read port, and at each write port; the far one stalls in a pattern, and has
+    ``latency`` cycles at most. ``rates`` are the chances of a port to ask, reads and writes; ``resets`` that of a
+    group's reset in a cycle, a tenth of it that of links, and a half that of a silence.
     """
 
     def __init__(self, *, seed, model: FarMemories, rows, lanes, latency, pattern, rates=(0.5, 0.3), timeout=100,
@@ -46,6 +27,7 @@ class Traffic:
         self._owed = collections.deque()  # answers of the far memory, and the cycles in which they come
         self._expected = [collections.deque() for _ in model.readers]
         self._cycle, self._quiet, self._away, self._held = 0, 0, [0] * model.groups, 0
+        #: Answers that were given, dropped and made up, silences, forgotten rows, and rows outside of windows.
         self.cycles, self.counts = [], collections.Counter()
 
     def run(self, cycles):

@@ -13,6 +13,7 @@ from hdl.ring.topology import Source
 from sim import formal
 from sim.verilated.vectors import Unit
 from tests.features.grid import switch_model as golden
+from tests.refusals import refuses
 
 CYCLES = 6000
 
@@ -47,9 +48,7 @@ def widths(signature):
      "Signature must have a wire valid that leads out, not Signature({'valid': In(1)})"),
 ])
 def test_parameters(signature, kind, message):
-    with pytest.raises(kind) as caught:
-        LinkSwitch(signature=signature)
-    assert str(caught.value) == message
+    refuses(message, LinkSwitch, error=kind, signature=signature)
 
 
 def random_rows(generator, signature, *, hold):

@@ -119,6 +119,20 @@ class SwitchedGrid(wiring.Component):
         return m
 
 
+def beats(words, last=None):
+    """Rows of words, by default of one packet."""
+    last = np.arange(len(words)) == len(words) - 1 if last is None else last
+    return pack(word_layout(), {"data": np.asarray(words, np.uint32), "last": last})
+
+
+def quotas(*each):
+    return {f"quota_{node}": quota for node, quota in enumerate(each)}
+
+
+#: More packets than there are in a phase.
+QUIET = quotas(*[10] * NODES)
+
+
 class Bench:
     """The Verilated grid: setting of switches, and packets in phases."""
 
@@ -160,12 +174,10 @@ class Bench:
         sources, sinks = dict(sources or {}), dict(sinks or {})
         for node in range(NODES):
             sent = [word for phase in range(phases) for packet in packets.get((node, phase), ()) for word in packet]
-            beats = pack(word_layout(), {"data": np.array([word for word, _ in sent], np.uint32),
-                                         "last": np.array([last for _, last in sent], np.uint8)})
-            sources[f"i_{node}"] = Feed(beats, generator.random(cycles) < density)
+            words, last = (np.array([word[place] for word in sent], np.uint32) for place in range(2))
+            sources[f"i_{node}"] = Feed(beats(words, last), generator.random(cycles) < density)
             sinks[f"o_{node}"] = generator.random(cycles) < density
-        found = self.unit.lockstep(sources=sources, sinks=sinks, cycles=cycles,
-                                   inputs={f"quota_{node}": quota for node in range(NODES)})
+        found = self.unit.lockstep(sources=sources, sinks=sinks, cycles=cycles, inputs=quotas(*[quota] * NODES))
         for node in active:
             taken = (found[f"o_{node}__valid"] & found[f"o_{node}__ready"]).astype(bool)
             got = unpack(word_layout(), found[f"o_{node}__payload"][taken])
@@ -177,6 +189,11 @@ class Bench:
             assert list(zip(got["data"].tolist(), got["last"].tolist(), strict=True)) == expected, node
             assert not found[f"overrun_{node}"].any()
         return found
+
+    def pass_on(self, rows=None, *, node=0, to=1, ready=True, cycles=60, quotas=QUIET):
+        """Offer rows of packets at a node, and take what comes at another one."""
+        return self.unit.lockstep(sources={} if rows is None else {f"i_{node}": Feed(rows)}, sinks={f"o_{to}": ready},
+                                  cycles=cycles, inputs=quotas)
 
     @staticmethod
     def packet(generator, phase):
@@ -277,14 +294,10 @@ def test_not_while_words_move(bench):
     bench.switch(plan)
     bench.run(generator, phases=1, quota=10, cycles=1200)
     bench.switch(plan)
-    packet = [(word, int(word == 5)) for word in range(6)]  # more than fit behind a receiver
-    beats = pack(word_layout(), {"data": np.array([word for word, _ in packet], np.uint32),
-                                 "last": np.array([last for _, last in packet], np.uint8)})
+    rows = beats(range(6))  # more than fit behind a receiver
     other = Topology(ROWS, COLUMNS).plan(Shape.HORIZONTAL)
-    quiet = {f"quota_{node}": 10 for node in range(NODES)}
     # Node 1 receives from node 0 and holds its packet; neither is still, from the first word on.
-    found = bench.unit.lockstep(sources={"i_0": Feed(beats)}, sinks={"o_1": np.zeros(60, bool)}, cycles=60,
-                                inputs=quiet)
+    found = bench.pass_on(rows, ready=np.zeros(60, bool))
     still = {node: found[f"still_{node}"].astype(bool) for node in range(NODES)}
     start = int(np.flatnonzero(found["i_0__valid"] & found["i_0__ready"])[0])
     assert not still[0][start + 1:].any()
@@ -295,13 +308,12 @@ def test_not_while_words_move(bench):
     loads = {f"load_{node}": np.arange(30) == 5 for node in (0, 1)}
     bench.unit.run({**seats, **loads})
     # The packet comes, and both are still and as they were.
-    found = bench.unit.lockstep(sources={}, sinks={"o_1": np.ones(60, bool)}, cycles=60, inputs=quiet)
+    found = bench.pass_on()
     assert found["o_1__valid"].sum() == 6
     assert found["still_0"][-1]
     assert found["still_1"][-1]
     # Node 1 sends to node 3 still, as in the flat ring, and not back to node 0.
-    found = bench.unit.lockstep(sources={"i_1": Feed(beats)}, sinks={"o_3": np.ones(60, bool)}, cycles=60,
-                                inputs=quiet)
+    found = bench.pass_on(rows, node=1, to=3)
     assert found["o_3__valid"].sum() == 6
     bench.switch(plan)
     bench.run(generator, phases=1, quota=10, cycles=1200)
@@ -311,14 +323,11 @@ def test_short_packet_behind_a_receiver(bench):
     """Two words fit into the buffer behind a receiver: credits are home, but the node that has them is not still."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
-    beats = pack(word_layout(), {"data": np.array([1, 2], np.uint32), "last": np.array([0, 1], np.uint8)})
-    quiet = {f"quota_{node}": 10 for node in range(NODES)}
-    found = bench.unit.lockstep(sources={"i_0": Feed(beats)}, sinks={"o_1": np.zeros(60, bool)}, cycles=60,
-                                inputs=quiet)
+    found = bench.pass_on(beats([1, 2]), ready=np.zeros(60, bool))
     assert found["still_0"][-1]
     start = int(np.flatnonzero(found["i_0__valid"] & found["i_0__ready"])[0])
     assert not found["still_1"][start + 3 + 1 + WIRES:].any()  # also on the way through the receiver
-    found = bench.unit.lockstep(sources={}, sinks={"o_1": np.ones(10, bool)}, cycles=10, inputs=quiet)
+    found = bench.pass_on(cycles=10)
     assert found["o_1__valid"].sum() == 2
     assert found["still_1"][-1]
 
@@ -327,16 +336,11 @@ def test_packets_that_are_not_expected_wait(bench):
     """The third packet waits where it came in, while two are expected."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
-    beats = pack(word_layout(), {"data": np.arange(12, dtype=np.uint32),
-                                 "last": np.array([word % 4 == 3 for word in range(12)], np.uint8)})
-    fewer = {f"quota_{node}": 2 if node == 1 else 10 for node in range(NODES)}
-    found = bench.unit.lockstep(sources={"i_0": Feed(beats)}, sinks={"o_1": np.ones(100, bool)}, cycles=100,
-                                inputs=fewer)
+    found = bench.pass_on(beats(range(12), np.arange(12) % 4 == 3), cycles=100, quotas=quotas(10, 2, 10, 10))
     assert unpack(word_layout(), found["o_1__payload"][found["o_1__valid"].astype(bool)])["data"].tolist() == [
         *range(8)]
     assert not found["still_1"][-1]
-    more = {f"quota_{node}": 10 for node in range(NODES)}
-    found = bench.unit.lockstep(sources={}, sinks={"o_1": np.ones(20, bool)}, cycles=20, inputs=more)
+    found = bench.pass_on(cycles=20)
     assert unpack(word_layout(), found["o_1__payload"][found["o_1__valid"].astype(bool)])["data"].tolist() == [
         *range(8, 12)]
     assert found["still_1"][-1]
@@ -348,9 +352,7 @@ def test_latency(bench):
     assert plan.rings == ((0, 1, 2),)
     bench.switch(plan)
     for node, port, other, hops in ((0, 0, 1, 1), (1, 0, 2, 2), (2, 1, 0, 1)):  # node 0 is passed, too
-        beats = pack(word_layout(), {"data": np.array([1, 2], np.uint32), "last": np.array([0, 1], np.uint8)})
-        found = bench.unit.lockstep(sources={f"i_{node}": Feed(beats)}, sinks={f"o_{other}": True}, cycles=80,
-                                    inputs={f"quota_{number}": 10 for number in range(NODES)})
+        found = bench.pass_on(beats([1, 2]), node=node, to=other, cycles=80)
         start = int(np.flatnonzero(found[f"i_{node}__valid"] & found[f"i_{node}__ready"])[0])
         assert np.flatnonzero(found["words"] >> (2 * node + port) & 1)[0] == start + 3 + 1
         comes = np.flatnonzero(found[f"o_{other}__valid"])[0]
@@ -363,20 +365,14 @@ def test_reset(bench):
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     for length in range(20, 60, 7):
         bench.switch(plan)
-        beats = pack(word_layout(), {"data": np.arange(40, dtype=np.uint32),
-                                     "last": np.array([place % 8 == 7 for place in range(40)], np.uint8)})
-        bench.unit.lockstep(sources={f"i_{node}": Feed(beats) for node in range(NODES)},
+        rows = beats(range(40), np.arange(40) % 8 == 7)
+        bench.unit.lockstep(sources={f"i_{node}": Feed(rows) for node in range(NODES)},
                             sinks={f"o_{node}": generator.random(length) < 0.5 for node in range(NODES)},
-                            cycles=length, inputs={f"quota_{node}": 100 for node in range(NODES)})
+                            cycles=length, inputs=quotas(*[100] * NODES))
         found = bench.unit.run({f"reset_link_{node}": np.ones(20, bool) for node in range(NODES)})
         assert all(found[f"still_{node}"][-1] for node in range(NODES))
         # A packet that is not expected waits, though it was in the middle of one that the reset came.
-        beats = pack(word_layout(), {"data": np.arange(5, dtype=np.uint32), "last": np.arange(5) == 4})
-        expecting = {f"quota_{node}": 10 * (node == 0) for node in range(NODES)}
-        found = bench.unit.lockstep(sources={"i_0": Feed(beats)}, sinks={"o_1": True}, cycles=60, inputs=expecting)
-        assert not found["o_1__valid"].any()
-        found = bench.unit.lockstep(sources={}, sinks={"o_1": True}, cycles=60,
-                                    inputs={f"quota_{node}": 10 for node in range(NODES)})
-        assert found["o_1__valid"].sum() == 5
+        assert not bench.pass_on(beats(range(5)), quotas=quotas(10, 0, 0, 0))["o_1__valid"].any()
+        assert bench.pass_on()["o_1__valid"].sum() == 5
         bench.switch(plan)
         bench.run(generator, phases=1, quota=10, cycles=1200)

@@ -159,6 +159,16 @@ class Masked:
                         "length": sum(job.elements for job in jobs)}
         self.fill = [write(space, 0, memory) for space, memory in enumerate(self.model.memories)]
 
+    def run(self, node, *first, **options):
+        """Run the command on a node after some requests, compare its event and both memories, and return it."""
+        options = self.options | options
+        node.reset()
+        responses = exchange(node, *first, *self.fill, push(**options), POP, *READ_ALL)[len(first):]
+        expected = self.model.run(**options)
+        assert event(responses[3]) == expected
+        self.check(responses[4:])
+        return expected
+
     def check(self, responses):
         """Compare the contents of both memories."""
         for response, memory in zip(responses, self.model.memories, strict=True):

@@ -16,7 +16,6 @@ from tests.refusals import refused_values
 
 WORDS = 96, 40
 
-
 test_errors = refused_values(ElementMemory, {}, "words", [1, 0, 16385, "96", None],
                              "Word count must be between 2 and 16384")
 

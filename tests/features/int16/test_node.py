@@ -97,13 +97,7 @@ def test_mask_of_every_set_of_kinds(node, kinds):
     enables = {kind: bool(kinds >> n & 1) for n, kind in enumerate(KINDS[:-1])}
     jobs = [masking.Job(rows=rows, columns=columns, count=count, mask=masks.mask(generator, enables, rows, columns))
             for rows, columns, count in ((7, 9, 2), (1, 30, 1), (13, 4, 1), (1, 1, 3))]
-    case = Masked(jobs, kinds)
-    node.reset()
-    responses = exchange(node, *case.fill, push(**case.options), POP, *READ_ALL)
-    expected = case.model.run(**case.options)
-    assert expected.status == EventStatus.OK
-    assert event(responses[3]) == expected
-    case.check(responses[4:])
+    assert Masked(jobs, kinds).run(node).status == EventStatus.OK
 
 
 @pytest.mark.parametrize("wrong", [
@@ -303,17 +297,12 @@ def test_reset_in_the_middle_of_a_packet(node, words):
 def test_reset_in_the_middle_of_a_command(node, operation, cycles):
     """A reset at any point of a command leaves the node ready for the next command."""
     case = Masked(small_jobs(np.random.default_rng(12), 6, 320), 4)
-    rate = write_register("LEARNING_RATE", 0x8000)
-    fill = [rate, write_register("MASK_THRESHOLD", 900), *case.fill, push(**case.options | {"operation": operation})]
+    settings = write_register("LEARNING_RATE", 0x8000), write_register("MASK_THRESHOLD", 900)
     node.reset()
-    assert len(exchange(node, *fill, cycles=2800 + cycles)) == 5
-    node.reset()
-    responses = exchange(node, *fill, POP, *READ_ALL)
+    assert len(exchange(node, *settings, *case.fill, push(**case.options | {"operation": operation}),
+                        cycles=2800 + cycles)) == 5
     case.model.registers |= {"LEARNING_RATE": 0x8000, "MASK_THRESHOLD": 900}
-    expected = case.model.run(**case.options | {"operation": operation})
-    assert expected.status == EventStatus.OK
-    assert event(responses[5]) == expected
-    case.check(responses[6:])
+    assert case.run(node, *settings, operation=operation).status == EventStatus.OK
 
 
 def test_settings_are_those_of_the_start(node):

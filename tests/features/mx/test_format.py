@@ -1,7 +1,5 @@
 """Properties of all formats with a shared exponent: hdl/features/mx/format.py."""
 
-import re
-
 import pytest
 from amaranth.lib import data
 
@@ -27,23 +25,16 @@ FLAT = SharedExponent(block=8, difference_bits=0, exponent_bits=5, mantissa_bits
 # --- checks, by their messages
 
 
-@pytest.mark.parametrize("value", [0, 9, -1, 2.0, "4", None])
-def test_check_integer(value):
-    message = rf"^Width must be an integer between 1 and 8, not {re.escape(repr(value))}$"
-    with pytest.raises(ValueError, match=message):
-        check_integer("Width", value, 1, 8)
-
-
-@pytest.mark.parametrize("value", [0, 1, 6, 32, -2, 4.0, "4", None])
-def test_check_power(value):
-    message = rf"^Block must be a power of two between 2 and 16, not {re.escape(repr(value))}$"
-    with pytest.raises(ValueError, match=message):
-        check_power("Block", value, 2, 16)
-
-
-def test_bounds_are_within():
+def test_check_integer():
+    for value in (0, 9, -1, 2.0, "4", None):
+        refuses(f"Width must be an integer between 1 and 8, not {value!r}", check_integer, "Width", value, 1, 8)
     for value in (1, 8):
         check_integer("Width", value, 1, 8)
+
+
+def test_check_power():
+    for value in (0, 1, 6, 32, -2, 4.0, "4", None):
+        refuses(f"Block must be a power of two between 2 and 16, not {value!r}", check_power, "Block", value, 2, 16)
     for value in (2, 4, 8, 16):
         check_power("Block", value, 2, 16)
 
@@ -54,8 +45,7 @@ def test_check_codec():
     for codec in ("MX9", SharedExponent, None):
         refuses(f"Codec must be a BlockCodec, not {codec!r}", check_codec, codec, 4, error=TypeError)
     refuses("Lane count must be a power of two between 1 and 8, not 16", check_codec, FLAT, 16)
-    with pytest.raises(ValueError, match=rf"^{re.escape(f'Format must be FP32 or BF16, not {FP16!r}')}$"):
-        check_codec(MX9, 4, FP16)
+    refuses(f"Format must be FP32 or BF16, not {FP16!r}", check_codec, MX9, 4, FP16)
     wide = SharedExponent(mantissa_bits=9)
     check_codec(wide, 4, FP32)
     refuses("Magnitudes must be of at most 8 bits, not 9", check_codec, wide, 4, BF16)
@@ -64,9 +54,8 @@ def test_check_codec():
 def test_parameters_of_rounding():
     refuses("Rounding must be a Rounding, not 'stochastic'", BlockCodec, error=TypeError, rounding="stochastic")
     for seed in (-1, 1 << 64, 1.0):
-        message = rf"^Seed must be an integer between 0 and 18446744073709551615, not {seed!r}$"
-        with pytest.raises(ValueError, match=message):
-            BlockCodec(rounding=Rounding.STOCHASTIC, seed=seed)
+        refuses(f"Seed must be an integer between 0 and 18446744073709551615, not {seed!r}",
+                BlockCodec, rounding=Rounding.STOCHASTIC, seed=seed)
     assert BlockCodec() == BlockCodec(rounding=Rounding.NEAREST_EVEN, seed=1)
 
 

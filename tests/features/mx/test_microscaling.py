@@ -12,6 +12,7 @@ CASES = [*((name, lanes) for name in ("MXINT8", "MXFP8_E4M3") for lanes in LANES
          ("MXFP6_E2M3", 1), ("MXFP6_E3M2", 8), ("MXFP4_E2M1", 1), ("MXFP8_E4M3_UP", 4), ("MXFP4_E2M1_UP", 8)]
 STOCHASTIC = [("MXINT8 stochastic", 8), ("MXFP8_E4M3 stochastic", 1), ("MXFP4_E2M1 stochastic", 4),
               ("MXFP4_E2M1_UP stochastic", 1)]
+INTEGERS = [("MXINT8", lanes) for lanes in LANES]
 #: Each format once.
 NAMED = [("MXINT8", 8), ("MXFP8_E4M3", 8), *CASES[6:]]
 SPECIAL = (0, 0x8000_0000, 1, 0x807F_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0001)
@@ -32,17 +33,7 @@ test_lockstep_of_bfloat16 = blocks.BENCH.random([
 test_cocotb = blocks.cocotb_test("MXFP6_E3M2", 8)
 
 
-# --- values
-
-
-@pytest.mark.parametrize(("name", "lanes"), [*NAMED, *STOCHASTIC])
-def test_every_fraction(name, lanes):
-    blocks.every_fraction(name, lanes)
-
-
-@pytest.mark.parametrize(("name", "lanes"), NAMED)
-def test_every_code(name, lanes):
-    blocks.every_code(name, lanes)
+# --- values, latency, throughput and sizes
 
 
 @pytest.mark.parametrize("special", SPECIAL)
@@ -51,25 +42,10 @@ def test_special_blocks(name, lanes, special):
     blocks.special_blocks(name, special, lanes)
 
 
-# --- latency, throughput and sizes
-
-
-@pytest.mark.parametrize(("name", "lanes"), [*CASES, *STOCHASTIC])
-def test_encoder_throughput(name, lanes):
-    blocks.encoder_throughput(name, lanes)
-
-
-@pytest.mark.parametrize(("name", "lanes"), [
-    *(("MXINT8", lanes) for lanes in LANES), ("MXFP6_E2M3", 1), ("MXFP4_E2M1", 1)])
-def test_partial_blocks(name, lanes):
-    blocks.partial_blocks(name, lanes)
-
-
-@pytest.mark.parametrize(("name", "lanes"), CASES)
-def test_decoder_throughput(name, lanes):
-    blocks.decoder_throughput(name, lanes)
-
-
-@pytest.mark.parametrize(("name", "lanes"), [*(("MXINT8", lanes) for lanes in LANES), ("MXFP4_E2M1", 1)])
-def test_cut_packets(name, lanes):
-    blocks.cut_packets(name, lanes)
+@pytest.mark.parametrize(("check", "name", "lanes"), [(check, *case) for check, cases in (
+    (blocks.every_fraction, [*NAMED, *STOCHASTIC]), (blocks.every_code, NAMED),
+    (blocks.encoder_throughput, [*CASES, *STOCHASTIC]), (blocks.decoder_throughput, CASES),
+    (blocks.partial_blocks, [*INTEGERS, ("MXFP6_E2M3", 1), ("MXFP4_E2M1", 1)]),
+    (blocks.cut_packets, [*INTEGERS, ("MXFP4_E2M1", 1)])) for case in cases])
+def test_packets(check, name, lanes):
+    check(name, lanes)

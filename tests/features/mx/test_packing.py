@@ -11,9 +11,11 @@ from hdl.features.mx.microscaling import MXINT8
 from hdl.features.mx.packing import Packer, Unpacker, check_words, least_words, positions
 from hdl.features.mx.shared_exponent import MX4, MX9, SharedExponent
 from hdl.streams.stream import beat_layout
+from sim.golden import stream
 from sim.payload import pack, unpack
-from sim.streams import STALLS, stall_array
-from sim.verilated.vectors import Feed, Unit
+from tests.features.mx.cycles import join, split
+from tests.hdl.compression.packets import kept
+from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refuses
 
 #: A block is one word.
@@ -22,12 +24,7 @@ WORD = SharedExponent(block=8, difference_bits=0, mantissa_bits=2)
 ODD = SharedExponent(block=8, mantissa_bits=7)
 #: Blocks of one beat and of several; words that a beat completes: none, one or several; more words than need be.
 UNITS = [(WORD, 8, None), (ODD, 2, None), (MX4, 16, None), (ODD, 4, 3)]
-units = pytest.mark.parametrize(("codec", "lanes", "words"), UNITS, ids=["word", "odd", "mx4", "odd-3"])
-
-
-@functools.cache
-def _unit(kind, codec, lanes, words=None):
-    return Unit(kind(codec=codec, lanes=lanes, words=words), name=f"Blocks{kind.__name__}")
+PACKERS, UNPACKERS = ([(kind, *unit) for unit in UNITS] for kind in (Packer, Unpacker))
 
 
 # --- construction
@@ -39,16 +36,8 @@ def test_parameters(unit):
         refuses(f"Lane count must be a power of two between 1 and 16, not {lanes!r}", unit, codec=MX9, lanes=lanes)
     refuses("Codec must be a BlockCodec, not 'MX9'", unit, error=TypeError, codec="MX9", lanes=4)
     for words in (1, 0, 2.0, "3"):
-        with pytest.raises(ValueError, match=rf"^Word count must be an integer of at least 3, not {words!r}$"):
-            unit(codec=MXINT8, lanes=8, words=words)
-
-
-def test_ports():
-    packer, unpacker = Packer(codec=MX9, lanes=8), Unpacker(codec=MX9, lanes=8, words=4)
-    assert packer.i.payload.shape() == unpacker.o.payload.shape() == block_layout(MX9, 8)
-    assert (packer.words, unpacker.words, Packer(codec=MX9, lanes=8, words=5).words) == (3, 4, 5)
-    assert (packer.o.payload.shape(), unpacker.i.payload.shape()) == (beat_layout(3), beat_layout(4))
-    assert (Packer.latency, Unpacker.latency) == (1, 1)
+        refuses(f"Word count must be an integer of at least 3, not {words!r}",
+                unit, codec=MXINT8, lanes=8, words=words)
 
 
 def test_positions():
@@ -76,14 +65,8 @@ def _blocks(generator, codec, count):
             for _ in range(count)]
 
 
-def _sizes(codec, lanes):
-    """Bits of the beats of a block."""
-    beats = codec.block // lanes
-    return [lanes * codec.code_bits + codec.header_bits * (beat == 0) for beat in range(beats)]
-
-
-def _bits(codec, packet):
-    """A packet as one number."""
+def _words(codec, packet):
+    """Words of a packet of blocks."""
     bits = place = 0
     for exponent, differences, codes in packet:
         for values, width in (([exponent], codec.exponent_bits), (differences, codec.difference_bits),
@@ -91,166 +74,120 @@ def _bits(codec, packet):
             for value in values:
                 bits |= value << place
                 place += width
-    return bits
-
-
-def _words(codec, packet):
-    bits = _bits(codec, packet)
     return [bits >> 32 * word & 0xFFFF_FFFF for word in range(codec.words(len(packet) * codec.block))]
 
 
-def _beats(codec, lanes, given):
+def _block_rows(codec, lanes, given):
     """Packets of blocks as rows of a port."""
-    rows = []
-    for packet in given:
-        for number, (exponent, differences, codes) in enumerate(packet):
-            for begin in range(0, codec.block, lanes):
-                last = number == len(packet) - 1 and begin + lanes == codec.block
-                rows.append((exponent, differences, codes[begin:begin + lanes], begin == 0, last))
-    exponents, differences, codes, first, last = map(np.array, zip(*rows, strict=True))
-    return pack(block_layout(codec, lanes), {"exponent": exponents, "codes": codes, "first": first, "last": last,
-                                             **({"differences": differences} if codec.subsets else {})})
+    rows = [(exponent, differences, codes[begin:begin + lanes], begin == 0,
+             number == len(packet) - 1 and begin + lanes == codec.block)
+            for packet in given for number, (exponent, differences, codes) in enumerate(packet)
+            for begin in range(0, codec.block, lanes)]
+    fields = dict(zip(("exponent", "differences", "codes", "first", "last"), map(np.array, zip(*rows, strict=True)),
+                      strict=True))
+    return pack(block_layout(codec, lanes), {name: fields[name] for name in block_layout(codec, lanes).members})
 
 
-def _word_beats(packets, words, generator):
-    """Packets of words as rows of a port; what is not kept is noise."""
-    rows = []
-    for packet in packets:
-        for begin in range(0, len(packet), words):
-            part = packet[begin:begin + words]
-            noise = generator.integers(0, 1 << 32, words - len(part)).tolist()
-            rows.append((part + noise, (1 << len(part)) - 1, begin + words >= len(packet)))
-    elements, keep, last = map(np.array, zip(*rows, strict=True))
-    return pack(beat_layout(words), {"elements": elements, "keep": keep, "last": last})
+def _word_rows(parts, words, generator):
+    """Beats of some words each, and whether they are the last of a packet; what is not kept is noise."""
+    elements = generator.integers(0, 1 << 32, (len(parts), words))
+    for row, (part, _) in zip(elements, parts, strict=True):
+        row[:len(part)] = part
+    return pack(beat_layout(words), {"elements": elements, "keep": [(1 << len(part)) - 1 for part, _ in parts],
+                                     "last": [last for _, last in parts]})
+
+
+def _parts(packet, words):
+    return [(packet[begin:begin + words], begin + words >= len(packet)) for begin in range(0, len(packet), words)]
+
+
+def _opened(codec, lanes, packets, beats):
+    """Beats of an unpacker, and the bits that count: where words are missing only the exponent and the marks."""
+    rows, bits, layout = [], [], block_layout(codec, lanes)
+    for packet, marks in zip(packets, beats, strict=True):
+        whole = sum(word << 32 * place for place, word in enumerate(packet))
+
+        def fields(place, width, count=1, whole=whole):
+            return [whole >> place + n * width & (1 << width) - 1 for n in range(count)]
+
+        for number, (_, lacks, last) in enumerate(marks):
+            block, beat = divmod(number, codec.block // lanes)
+            place = block * codec.block_bits
+            codes = place + codec.header_bits + beat * lanes * codec.code_bits
+            rows.append({
+                "exponent": codec.nan if lacks else fields(place, codec.exponent_bits)[0], "first": beat == 0,
+                "differences": fields(place + codec.exponent_bits, codec.difference_bits, codec.subsets),
+                "codes": fields(codes, codec.code_bits, lanes), "last": last})
+            bits.append({"exponent": -1, "first": 1, "last": 1, "differences": [-(not lacks)] * codec.subsets,
+                         "codes": [-(not lacks)] * lanes})
+    widths = {"exponent": codec.exponent_bits, "differences": codec.difference_bits, "codes": codec.code_bits,
+              "first": 1, "last": 1}
+    return [pack(layout, {name: np.array([row[name] for row in given]) & (1 << widths[name]) - 1
+                          for name in layout.members}) for given in (rows, bits)]
 
 
 # --- every cycle
 
 
-def _check_packer(codec, lanes, words, given, trace, note):
-    """Every cycle of a packer, after a reset: words are offered a cycle after the beat that completes them."""
-    words = Packer(codec=codec, lanes=lanes, words=words).words
-    out = unpack(beat_layout(words), trace["o__payload"])
-    elements = out["elements"].reshape(-1, words)
-    beats = [(packet, beat, size) for packet in given for beat, size in enumerate(_sizes(codec, lanes) * len(packet))]
-    held, taken, packets = None, 0, 0
-    done = bits = 0  # words and bits of the packet so far
-    for cycle in range(len(elements)):
-        now = f"{cycle=}, {note}"
-        assert trace["o__valid"][cycle] == (held is not None), now
-        ready = bool(trace["o__ready"][cycle]) or held is None
-        assert trace["i__ready"][cycle] == ready, now
-        if held is not None:
-            part, last = held
-            assert out["keep"][cycle] == (1 << len(part)) - 1, now
-            assert elements[cycle][:len(part)].tolist() == part, now
-            assert out["last"][cycle] == last, now
-        if ready:
-            held = None
-            if trace["i__valid"][cycle]:
-                packet, beat, size = beats[taken]
-                taken += 1
-                last = beat == len(packet) * codec.block // lanes - 1
-                bits += size
-                whole = -(-bits // 32) if last else bits // 32
-                part = _words(codec, packet)[done:whole]
-                held = (part, last) if part else None
-                done, bits = (0, 0) if last else (whole, bits)
-                packets += last
-    return packets
+def _make(kind, codec, lanes, words):
+    return kind(codec=codec, lanes=lanes, words=words)
 
 
-def _check_unpacker(codec, lanes, words, packets, trace, note):
-    """Every cycle of an unpacker, after a reset: words are taken when a beat needs bits of them, and the beat is
-    offered a cycle later. The last beat of a packet leaves fewer than 32 bits."""
-    words, sizes = Unpacker(codec=codec, lanes=lanes, words=words).words, _sizes(codec, lanes)
-    layout = block_layout(codec, lanes)
-    out = unpack(layout, trace["o__payload"])
-    codes = out["codes"].reshape(-1, lanes)
-    code_mask = (1 << codec.code_bits) - 1
-    held, error, index, number = None, False, 0, 0
-    taken = used = 0  # words and bits of the packet so far
-    told = False
-    counts = {"packets": 0, "errors": 0, "lacking": 0}
-    for cycle in range(len(codes)):
-        now = f"{cycle=}, {note}"
-        assert trace["o__valid"][cycle] == (held is not None), now
-        assert trace["error"][cycle] == error, now
-        if held is not None:
-            for name, value in held.items():
-                got = codes[cycle] if name == "codes" else out[name][cycle]
-                assert np.atleast_1d(got).tolist() == value, f"{name}, {now}"
-        free = bool(trace["o__ready"][cycle]) or held is None
-        packet = packets[number] if number < len(packets) else []
-        taking = 32 * taken < used + sizes[index] and (taken < len(packet) or not packet)
-        assert trace["i__ready"][cycle] == (free and taking), now
-        error = False
-        if not free:
-            continue
-        held = None
-        if taking and not trace["i__valid"][cycle]:
-            continue
-        taken = min(taken + words * taking, len(packet))
-        start, used = used, used + sizes[index]
-        ended = taken == len(packet)
-        lacks = ended and used > 32 * taken
-        final = index == len(sizes) - 1
-        last = final and ended and 32 * taken - used < 32
-        held = {"first": [index == 0], "last": [last]}
-        if lacks:
-            held["exponent"] = [codec.nan]
-            error, told = not told, True
-        else:
-            whole = sum(word << 32 * place for place, word in enumerate(packet))
-            block = start - sum(sizes[:index])
-            held["exponent"] = [whole >> block & ((1 << codec.exponent_bits) - 1)]
-            if codec.subsets:
-                held["differences"] = [whole >> block + codec.exponent_bits + n * codec.difference_bits
-                                       & ((1 << codec.difference_bits) - 1) for n in range(codec.subsets)]
-            body = whole >> start + (codec.header_bits if index == 0 else 0)
-            held["codes"] = [body >> n * codec.code_bits & code_mask for n in range(lanes)]
-        counts["errors"] += error
-        counts["lacking"] += lacks
-        index = 0 if final else index + 1
-        if last:
-            counts["packets"] += 1
-            number, taken, used, told = number + 1, 0, 0, False
-    return counts
+def _fixed(case, given, generator):
+    """Packets of blocks for a packer, and of words for an unpacker."""
+    kind, codec, lanes, _ = case
+    words, counts = _make(*case).words, list(map(len, given))
+    if kind is Packer:
+        beats = join(codec, counts, lanes)
+        parts = [(packet[start:stop], last) for packet, marks in zip(
+            [_words(codec, packet) for packet in given], beats, strict=True) for start, stop, last in marks]
+        rows = _word_rows([part for part in parts if part[0]], words, generator)
+        blocks = _block_rows(codec, lanes, given)
+        return Drive({"i": blocks}, (len(blocks), beats, (rows, kept(rows, words))))
+    beats = split(codec, counts, lanes, words)
+    rows = _word_rows([part for packet in given for part in _parts(packet, words)], words, generator)
+    return Drive({"i": rows}, (len(rows), beats, _opened(codec, lanes, given, beats)))
 
 
-@pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[1:] + STALLS[:1], strict=True),
-                                              ("geometric", "geometric")])
-@units
-def test_packer_lockstep(codec, lanes, words, source, sink):
-    cycles, seed = 4_000, STALLS.index(source) + 4 * STALLS.index(sink)
-    given = _blocks(np.random.default_rng(seed), codec, 400)
-    unit = _unit(Packer, codec, lanes, words)
-    unit.reset()
-    trace = unit.lockstep(
-        sources={"i": Feed(_beats(codec, lanes, given), stall_array(source, cycles, seed=seed))},
-        sinks={"o": stall_array(sink, cycles, seed=seed + 1)}, seed=seed)
-    assert _check_packer(codec, lanes, words, given, trace, f"{seed=}") > 12
+def _drive(generator, kind, codec, lanes, words, count=250, cut=0.3):
+    """Packets of blocks; of words also some that are cut anywhere or have up to a block more than there should be."""
+    given = _blocks(generator, codec, count)
+    if kind is Unpacker:
+        given = [generator.integers(0, 1 << 32, int(generator.integers(1, 24))).tolist()
+                 if generator.random() < cut else _words(codec, packet) for packet in given]
+    return _fixed((kind, codec, lanes, words), given, generator)
 
 
-@pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[1:] + STALLS[:1], strict=True),
-                                              ("geometric", "geometric")])
-@units
-def test_unpacker_lockstep(codec, lanes, words, source, sink):
-    """Whole packets, and some that are cut anywhere or have up to a block more than there should be."""
-    cycles, seed = 4_000, STALLS.index(source) + 4 * STALLS.index(sink)
-    generator = np.random.default_rng(seed)
-    packets = [_words(codec, packet) for packet in _blocks(generator, codec, 400)]
-    for number in np.flatnonzero(generator.random(len(packets)) < 0.3).tolist():
-        packets[number] = generator.integers(0, 1 << 32, int(generator.integers(1, 24))).tolist()
-    per_beat = Unpacker(codec=codec, lanes=lanes, words=words).words
-    unit = _unit(Unpacker, codec, lanes, words)
-    unit.reset()
-    trace = unit.lockstep(
-        sources={"i": Feed(_word_beats(packets, per_beat, generator), stall_array(source, cycles, seed=seed))},
-        sinks={"o": stall_array(sink, cycles, seed=seed + 1)}, seed=seed)
-    counts = _check_unpacker(codec, lanes, words, packets, trace, f"{seed=}")
-    assert counts["packets"] > 12
-    assert counts["errors"] > 3 or codec is WORD  # of which every number of words is a number of blocks
+def _model(unit, drawn, willing, ready):
+    """A packer offers words a cycle after the beat that completes them; an unpacker takes words when a beat needs
+    bits of them, offers it a cycle later, and reports the first beat of a packet that lacks some."""
+    count, packets, wanted = drawn
+    feed, output = stream.Feed(count, willing["i"]), stream.Output(ready["o"])
+    errors, now = np.zeros(output.end + 2, bool), -1
+    for beats in packets:
+        told = False
+        for first, second, _ in beats:
+            if isinstance(unit, Packer):
+                now = feed.accept(output.departed)
+                loads = second > first
+            else:
+                takes, lacks, loads = first, second, True
+                now = feed.accept(output.departed) if takes else max(now + 1, output.departed)
+                errors[min(now, output.end) + 1] |= lacks and not told
+                told |= lacks
+            if loads:
+                output.load(now)
+    feed.accept(output.departed)
+    ports = {"i__valid": feed.valid, "i__ready": feed.ready, "o__valid": output.offered >= 0}
+    if isinstance(unit, Unpacker):
+        ports["error"] = errors[:output.end]
+    return Want(ports, {"o": tuple(wanted)}, {"o": output.offered})
+
+
+BENCH = UnitBench(_make, _model, _drive, name=lambda kind, *_: f"Blocks{kind.__name__}")
+test_lockstep = BENCH.lockstep([*PACKERS, *UNPACKERS], count=2_000, least=100)
+test_reset_in_a_packet = BENCH.resets([*PACKERS, *UNPACKERS], (1, 2, 5, 6, 9), count=200,
+                                      drive=functools.partial(_drive, count=8))
 
 
 # --- by hand, at full speed, and cut short
@@ -260,76 +197,35 @@ def test_known():
     """A block that is one word: exponent, and codes of three bits."""
     given = [[(0x81, [], [1, 2, 3, 4, 5, 6, 7, 0])], [(0xFF, [], [0] * 8), (0, [], [7] * 8)]]
     expected = [[0x1F58_D181], [0x0000_00FF, 0xFFFF_FF00]]
-    packer, unpacker = _unit(Packer, WORD, 8), _unit(Unpacker, WORD, 8)
-    packer.reset()
-    trace = packer.lockstep(sources={"i": Feed(_beats(WORD, 8, given))}, sinks={"o": True}, cycles=6)
-    out = unpack(beat_layout(1), trace["o__payload"])
-    assert trace["o__valid"].tolist() == [0, 1, 1, 1, 0, 0]
-    assert out["elements"].reshape(-1)[1:4].tolist() == [word for packet in expected for word in packet]
-    assert (out["keep"][1:4].tolist(), out["last"][1:4].tolist()) == ([1, 1, 1], [1, 0, 1])
-    unpacker.reset()
-    beats = _word_beats(expected, 1, np.random.default_rng(1))
-    trace = unpacker.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=6)
-    out = unpack(block_layout(WORD, 8), trace["o__payload"])
-    assert trace["o__valid"].tolist() == [0, 1, 1, 1, 0, 0]
-    assert out["exponent"][1:4].tolist() == [0x81, 0xFF, 0]
-    assert out["codes"][1:4].tolist() == [[1, 2, 3, 4, 5, 6, 7, 0], [0] * 8, [7] * 8]
-    assert (out["first"][1:4].tolist(), out["last"][1:4].tolist()) == ([1, 1, 1], [1, 0, 1])
-    assert not trace["error"].any()
+    words = {"elements": [[word] for packet in expected for word in packet], "keep": [1, 1, 1], "last": [1, 0, 1]}
+    blocks = {"exponent": [0x81, 0xFF, 0], "codes": [[1, 2, 3, 4, 5, 6, 7, 0], [0] * 8, [7] * 8],
+              "first": [1, 1, 1], "last": [1, 0, 1]}
+    for kind, packets, layout, fields in ((Packer, given, beat_layout(1), words),
+                                          (Unpacker, expected, block_layout(WORD, 8), blocks)):
+        case = kind, WORD, 8, None
+        run = BENCH.check(case, drive=_fixed(case, packets, np.random.default_rng(1)), count=6)
+        assert run.moves().tolist() == [1, 2, 3]
+        found = unpack(layout, run.trace["o__payload"][1:4])
+        assert {name: values.tolist() for name, values in found.items()} == fields
 
 
-@units
-def test_throughput(codec, lanes, words):
+@pytest.mark.parametrize("case", [*PACKERS, *UNPACKERS], ids=str)
+def test_throughput(case):
     """One beat per cycle on the side of blocks, without a bubble between packets."""
-    generator = np.random.default_rng(1)
-    given = _blocks(generator, codec, 20)
-    count = sum(map(len, given)) * codec.block // lanes
-    packer, unpacker = _unit(Packer, codec, lanes, words), _unit(Unpacker, codec, lanes, words)
-    packer.reset()
-    trace = packer.lockstep(sources={"i": Feed(_beats(codec, lanes, given))}, sinks={"o": True}, cycles=count + 2)
-    assert trace["i__ready"].all()
-    assert _check_packer(codec, lanes, words, given, trace, "throughput") == len(given)
-    packets = [_words(codec, packet) for packet in given]
-    per_beat = Unpacker(codec=codec, lanes=lanes, words=words).words
-    unpacker.reset()
-    trace = unpacker.lockstep(sources={"i": Feed(_word_beats(packets, per_beat, generator))}, sinks={"o": True},
-                              cycles=count + 2)
-    assert np.flatnonzero(trace["o__valid"]).tolist() == list(range(Unpacker.latency, Unpacker.latency + count))
-    assert _check_unpacker(codec, lanes, words, packets, trace, "throughput") == {
-        "packets": len(given), "errors": 0, "lacking": 0}
+    run = BENCH.check(case, drive=_drive(np.random.default_rng(1), *case, count=20, cut=0))
+    count = sum(map(len, run.drive.drawn[1]))
+    side, latency = ("i", 0) if case[0] is Packer else ("o", Unpacker.latency)
+    assert run.moves(side).tolist() == list(range(latency, latency + count))
 
 
-@units
-def test_cut_packets(codec, lanes, words):
+@pytest.mark.parametrize("case", UNPACKERS, ids=str)
+def test_cut_packets(case):
     """Missing elements become NaN, an error is reported once, and the next packet is sound."""
+    _, codec, lanes, _ = case
     generator = np.random.default_rng(2)
     whole = _words(codec, _blocks(generator, codec, 1)[0][:4] * 2)
-    per_beat = Unpacker(codec=codec, lanes=lanes, words=words).words
-    unit = _unit(Unpacker, codec, lanes, words)
     for length in range(1, len(whole)):
-        packets = [whole[:length], whole[:length], whole]
-        unit.reset()
-        trace = unit.lockstep(sources={"i": Feed(_word_beats(packets, per_beat, generator))}, sinks={"o": True},
-                              cycles=60 * codec.block // lanes)
-        counts = _check_unpacker(codec, lanes, words, packets, trace, f"{length=}")
+        run = BENCH.check(case, drive=_fixed(case, [whole[:length], whole[:length], whole], generator))
         blocks, rest = divmod(32 * length, codec.block_bits)
-        cut = rest >= 32 or not blocks
-        assert (counts["packets"], counts["errors"]) == (3, 2 * cut), f"{length=}"
-
-
-@units
-def test_reset_in_a_packet(codec, lanes, words):
-    """A reset forgets the packet that is inside."""
-    generator = np.random.default_rng(3)
-    given = _blocks(generator, codec, 8)
-    packets = [_words(codec, packet) for packet in given]
-    beats = _word_beats(packets, Unpacker(codec=codec, lanes=lanes, words=words).words, generator)
-    for cycles in (1, 2, 5, 6, 9):
-        for kind, rows, values, check in ((Packer, _beats(codec, lanes, given), given, _check_packer),
-                                          (Unpacker, beats, packets, _check_unpacker)):
-            unit = _unit(kind, codec, lanes, words)
-            unit.reset()
-            unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": np.arange(cycles) < 4})
-            unit.reset()
-            trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=200)
-            assert check(codec, lanes, words, values, trace, f"{cycles=}")
+        last = unpack(block_layout(codec, lanes), run.trace["o__payload"][run.moves()])["last"]
+        assert (last.sum(), run.trace["error"].sum()) == (3, 2 * (rest >= 32 or not blocks)), f"{length=}"

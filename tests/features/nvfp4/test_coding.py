@@ -23,7 +23,6 @@ from tests.words import bits_of
 LANES = (1, 4, 8)
 SPECIAL = (0, 0x8000_0000, 1, 0x807F_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0001)
 
-
 KINDS = (coding.Encoder, coding.Decoder)
 test_lockstep = blocks.BENCH.lockstep([(kind, "NVFP4", lanes) for kind, lanes in zip(KINDS, (4, 1), strict=True)],
                                       count=2_500, least=10)
@@ -35,9 +34,10 @@ test_cocotb = blocks.cocotb_test("NVFP4", 8)
 
 
 @pytest.mark.parametrize("lanes", LANES)
-def test_throughput(lanes):
-    blocks.encoder_throughput("NVFP4", lanes)
-    blocks.decoder_throughput("NVFP4", lanes)
+@pytest.mark.parametrize("check", [blocks.encoder_throughput, blocks.decoder_throughput, blocks.every_code,
+                                   blocks.partial_blocks, blocks.cut_packets])
+def test_packets(check, lanes):
+    check("NVFP4", lanes)
 
 
 @pytest.mark.parametrize(("lanes", "encoder", "decoder"), [(1, 9, 3), (4, 11, 3), (8, 12, 3), (16, 12, 3)])
@@ -73,21 +73,6 @@ def test_round_trip(count):
     assert sent[0].tolist() == list(range(count // 4))
 
 
-@pytest.mark.parametrize("lanes", LANES)
-def test_every_code(lanes):
-    blocks.every_code("NVFP4", lanes)
-
-
 @pytest.mark.parametrize("special", SPECIAL)
 def test_special_blocks(special):
     blocks.special_blocks("NVFP4", special, 4)
-
-
-@pytest.mark.parametrize("lanes", LANES)
-def test_partial_blocks(lanes):
-    blocks.partial_blocks("NVFP4", lanes)
-
-
-@pytest.mark.parametrize("lanes", LANES)
-def test_cut_packets(lanes):
-    blocks.cut_packets("NVFP4", lanes)

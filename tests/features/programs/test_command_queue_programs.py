@@ -36,26 +36,19 @@ def run_of(passes, **options):
 
 
 class Bench:
-    """Two queues with a model of an engine behind each, and a record of all that starts and ends.
-
-    Members
-    -------
-    starts, offers, ends : list of list
-        For each queue: cycle and command of each start; cycle in which each event is offered; cycle in which it is
-        taken, and the event.
-    duration : callable
-        Takes queue and command, and gives the cycles from the start of a command to its event.
-    status : callable
-        Takes queue and command, and gives the status of the event.
-    """
+    """Two queues with a model of an engine behind each, and a record of all that starts and ends."""
 
     def __init__(self, dut, seed, *, start="none", sink="none"):
         self.dut = dut
         self.generator = random.Random(seed)
+        #: For each queue: cycle and command of each start; cycle in which each event is offered; cycle in which it is
+        #: taken, and the event.
         self.starts, self.offers, self.ends = ([[] for _ in range(QUEUES)] for _ in range(3))
         self.valids = [[] for _ in range(QUEUES)]
         self.done = [0] * QUEUES
+        #: Takes queue and command, and gives the cycles from the start of a command to its event.
         self.duration = lambda queue, command: self.generator.choice([0, 1, 30, 60])
+        #: Takes queue and command, and gives the status of the event.
         self.status = lambda queue, command: EventStatus.OK
         self.cycle = 0
         self.commands = Source(dut, "commands", descriptor_layout())

@@ -6,11 +6,10 @@ import pytest
 
 from hdl.features.quantization import arithmetic
 from hdl.features.quantization.arithmetic import Form, Variant
-from hdl.features.quantization.matrix_vector import MatrixVector, operand_layout, sum_layout
+from hdl.features.quantization.matrix_vector import MatrixVector, operand_layout
 from sim import formal
 from sim.golden.features.quantization import quantization as model
-from sim.payload import pack, unpack
-from sim.verilated.vectors import Feed
+from sim.payload import pack
 from tests.hdl.pipelines import together
 from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refused, refused_values
@@ -23,7 +22,6 @@ class _Outputs:
     """Outputs of random lengths, offsets and biases, and their beats."""
 
     def __init__(self, lanes, bits, *, count, generator, longest=5):
-        self.layout = operand_layout(lanes, bits, bits + 1)
         self.lengths = generator.integers(1, longest + 1, count)
         beats = int(self.lengths.sum())
         numbers = np.arange(count).repeat(self.lengths)
@@ -47,28 +45,28 @@ class _Outputs:
             variant = Variant.MAX if self.subtract[n] else Variant.MIN
             self.sums.append(model.matrix_vector([self.codes[rows].ravel()], self.offsets[n], variant, x,
                                                  self.bias[n])[0])
-        self.fields = {
-            "codes": self.codes, "inputs": self.inputs, "signed": self.signed[numbers],
-            "subtract": self.subtract[numbers], "offset": self.offsets[numbers] & (2 << bits) - 1,
-            "bias": self.bias[numbers] & 0xFFFF_FFFF, "last": self.last}
-
-    @property
-    def rows(self):
-        return pack(self.layout, self.fields)
+        self.drive = _given(lanes, bits, self.codes, self.inputs, self.sums, signed=self.signed[numbers],
+                            subtract=self.subtract[numbers], offset=self.offsets[numbers], bias=self.bias[numbers],
+                            last=self.last)
 
 
-def _sums(rows):
-    return unpack(sum_layout(), rows)["sum"].astype(np.uint32).astype(np.int32).tolist()
+def _given(lanes, bits, codes, inputs, sums, *, last, **fields):
+    """Beats with the fields of each, or of all, and the sums that are due."""
+    masks = {"signed": 1, "subtract": 1, "offset": (2 << bits) - 1, "bias": 0xFFFF_FFFF}
+    rows = pack(operand_layout(lanes, bits, bits + 1), {
+        "codes": codes, "inputs": inputs & 255, "last": last,
+        **{name: np.broadcast_to(fields.get(name, 0), len(codes)) & mask for name, mask in masks.items()}})
+    return Drive({"i": rows}, (np.asarray(last, bool), np.asarray(sums)))
 
 
-def _model(unit, outputs, willing, ready):
-    ports, offered = together(outputs.last, latency=unit.latency, willing=willing, ready=ready["o"])
-    return Want(ports, {"o": np.array(outputs.sums).astype(np.uint32)}, {"o": offered})
+def _model(unit, drawn, willing, ready):
+    last, sums = drawn
+    ports, offered = together(last, latency=unit.latency, willing=willing, ready=ready["o"])
+    return Want(ports, {"o": sums.astype(np.uint32)}, {"o": offered})
 
 
 def _drive(generator, lanes, bits, form, count=300):
-    outputs = _Outputs(lanes, bits, count=count, generator=generator)
-    return Drive({"i": outputs.rows}, outputs)
+    return _Outputs(lanes, bits, count=count, generator=generator).drive
 
 
 def _make(lanes, bits, form):
@@ -92,7 +90,7 @@ test_cocotb = BENCH.cocotb([(4, 8, form) for form in FORMS], cut=7)
 def test_throughput(lanes, form):
     """A beat is taken in every cycle, and every sum comes one latency after its last beat."""
     run = BENCH.check((lanes, 8, form), seed=3)
-    last = run.drive.drawn.last
+    last, _ = run.drive.drawn
     assert run.moves("i").tolist() == list(range(len(last)))
     assert run.moves().tolist() == (np.flatnonzero(last) + BENCH.make(lanes, 8, form).latency).tolist()
 
@@ -103,15 +101,10 @@ def test_matrix_of_64_by_64(form):
     generator = np.random.default_rng(4)
     codes, x = generator.integers(0, 256, (64, 64)), generator.integers(0, 256, 64)
     offsets, bias = generator.integers(-256, 1, 64), generator.integers(-1 << 23, 1 << 23, 64)
-    rows = pack(operand_layout(16, 8, 9), {
-        "codes": codes.reshape(256, 16), "inputs": np.tile(x.reshape(4, 16), (64, 1)), "signed": np.zeros(256),
-        "subtract": np.zeros(256), "offset": offsets.repeat(4) & 511, "bias": bias.repeat(4) & 0xFFFF_FFFF,
-        "last": np.tile([0, 0, 0, 1], 64)})
-    unit = BENCH.unit(16, 8, form)
-    unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=256 + BENCH.make(16, 8, form).latency)
-    got = _sums(trace["o__payload"][trace["o__valid"] == 1])
-    assert got == model.matrix_vector(codes, offsets, Variant.MIN, x, bias).tolist()
+    sums = model.matrix_vector(codes, offsets, Variant.MIN, x, bias)
+    BENCH.check((16, 8, form), count=256 + BENCH.make(16, 8, form).latency, drive=_given(
+        16, 8, codes.reshape(256, 16), np.tile(x.reshape(4, 16), (64, 1)), sums, offset=offsets.repeat(4),
+        bias=bias.repeat(4), last=np.tile([0, 0, 0, 1], 64)))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -123,16 +116,11 @@ def test_longest_sum(form, offset, subtract, code, value, bias):
     """Sums of 32 bits hold the largest numbers over the stated length."""
     length = arithmetic.LENGTH_MAX
     beats = length // 16
-    rows = pack(operand_layout(16, 8, 9), {
-        "codes": np.full((beats, 16), code), "inputs": np.full((beats, 16), value & 255),
-        "signed": np.full(beats, value < 0), "subtract": np.full(beats, subtract),
-        "offset": np.full(beats, offset & 511), "bias": np.full(beats, bias & 0xFFFF_FFFF),
-        "last": np.arange(beats) == beats - 1})
-    unit = BENCH.unit(16, 8, form)
-    unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=beats + 20)
     weight = offset - code if subtract else offset + code
-    assert _sums(trace["o__payload"][trace["o__valid"] == 1]) == [bias + length * weight * value]
+    run = BENCH.check((16, 8, form), drive=_given(
+        16, 8, np.full((beats, 16), code), np.full((beats, 16), value), [bias + length * weight * value],
+        signed=value < 0, subtract=subtract, offset=offset, bias=bias, last=np.arange(beats) == beats - 1))
+    assert len(run.moves()) == 1
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -140,17 +128,11 @@ def test_all_products(form):
     """One lane multiplies every code with every input, signed and unsigned."""
     codes, values = (grid.ravel() for grid in np.meshgrid(np.arange(256), np.arange(256)))
     for signed, subtract, offset in ((0, 0, -256), (1, 0, -100), (0, 1, 255), (1, 1, 0)):
-        count = len(codes)
-        rows = pack(operand_layout(1, 8, 9), {
-            "codes": codes[:, None], "inputs": values[:, None], "signed": np.full(count, signed),
-            "subtract": np.full(count, subtract), "offset": np.full(count, offset & 511), "bias": np.zeros(count),
-            "last": np.ones(count)})
-        unit = BENCH.unit(1, 8, form)
-        unit.reset()
-        trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=count + 20)
         weights = offset - codes if subtract else offset + codes
-        want = weights * (values - 256 * (values > 127) if signed else values)
-        assert _sums(trace["o__payload"][trace["o__valid"] == 1]) == want.tolist()
+        sums = weights * (values - 256 * (values > 127) if signed else values)
+        run = BENCH.check((1, 8, form), drive=_given(1, 8, codes[:, None], values[:, None], sums, signed=signed,
+                                                     subtract=subtract, offset=offset, last=np.ones(len(codes))))
+        assert len(run.moves()) == len(codes)
 
 
 @pytest.mark.parametrize("form", FORMS)

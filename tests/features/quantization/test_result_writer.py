@@ -1,26 +1,19 @@
 # amaranth: UnusedElaboratable=no
 """The writer of results into rows of memory: hdl/features/quantization/result_writer.py."""
 
-import functools
-
 import numpy as np
 import pytest
 
 from hdl.features.quantization.requantizer import result_layout
 from hdl.features.quantization.result_writer import ResultWriter, target_layout
+from sim.golden.stream import Feed, Output
 from sim.payload import pack
-from sim.streams import STALLS, stall_array
-from sim.verilated.vectors import Feed, Unit
+from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refuses
 
 ROWS = 64
 LANES = (1, 4)
 lanes_ = pytest.mark.parametrize("lanes", LANES)
-
-
-@functools.cache
-def _unit(lanes):
-    return Unit(ResultWriter(rows=ROWS, lanes=lanes))
 
 
 def test_parameters():
@@ -59,80 +52,68 @@ def _rows(layer, lanes):
     return rows
 
 
-def _run(layers, lanes, *, ready, cycles=None, layer_willing=None, willing=None, seed=1):
-    targets = pack(target_layout(ROWS), {
-        name: np.array([layer[name] for layer in layers]) for name in ("row", "final")})
-    flat = [(value & 0xFFFF_FFFF, layer["raw"], place == len(sample) - 1)
-            for layer in layers for sample in layer["results"] for place, value in enumerate(sample)]
-    values, raw, last = (np.array(column) for column in zip(*flat, strict=True))
-    unit = _unit(lanes)
-    unit.reset()
-    return unit.lockstep(
-        sources={"layer": Feed(targets, layer_willing),
-                 "i": Feed(pack(result_layout(), {"value": values, "raw": raw, "last": last}), willing)},
-        sinks={"port": ready}, cycles=cycles, inputs={"samples": len(layers[0]["results"])}, seed=seed)
-
-
-def _check(layers, lanes, trace, note):
-    """Check every cycle after a reset, and return the numbers of rows written and of layers ended."""
-    rows = [row for layer in layers for row in _rows(layer, lanes)]
-    # For each result: whether it completes a row, and a layer.
-    results = []
+def _results(layers, lanes):
+    """For each layer its results: value, and whether it completes a row, its sample and the layer."""
     for layer in layers:
         per_row = lanes if layer["raw"] else 4 * lanes
-        for number, sample in enumerate(layer["results"]):
-            for place in range(len(sample)):
-                last = place == len(sample) - 1
-                results.append((last or (place + 1) % per_row == 0, last and number == len(layer["results"]) - 1))
-    taken = made = written = ended = 0
-    busy = held = False
-    for cycle, (valid, layer_valid, ready) in enumerate(zip(
-            trace["i__valid"].tolist(), trace["layer__valid"].tolist(), trace["port__ready"].tolist(), strict=True)):
-        now = f"{cycle=}, {note}"
-        assert trace["port__valid"][cycle] == held, now
-        marks = (False,) * 3
-        if held:
-            place, parts, *marks = rows[made - 1]
-            assert trace["port__row"][cycle] == place, now
-            assert np.atleast_1d(trace["port__elements"][cycle]).tobytes() == parts, now
-            assert trace["port__keep"][cycle] == (1 << lanes) - 1, now
-        got = [bool(trace[name][cycle]) for name in ("written", "ended", "done")]
-        assert got == [bool(mark and ready) for mark in marks], now
-        if held and ready:
-            held, written, ended = False, written + 1, ended + bool(marks[1])
-        completes, closes = results[taken] if taken < len(results) else (True, False)
-        free = busy and (not completes or not held)
-        if valid:
-            assert trace["i__ready"][cycle] == free, now
-        moves = bool(valid and free)
-        assert busy or not trace["i__ready"][cycle], now
-        next_layer = not busy or (moves and closes)
-        assert trace["layer__ready"][cycle] == next_layer, now
-        if moves:
-            taken += 1
-            made += completes
-            held = held or completes
-            busy = not closes
-        if next_layer and layer_valid:
-            busy = True
-    return written, ended
+        yield [(value, last or (place + 1) % per_row == 0, last, last and sample is layer["results"][-1])
+               for sample in layer["results"] for place, value in enumerate(sample)
+               for last in [place == len(sample) - 1]]
 
 
-@pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[1:] + STALLS[:1], strict=True),
-                                              ("geometric", "geometric"), ("none", "none")])
-@lanes_
-def test_lockstep(lanes, source, sink):
-    """Layers of all sizes, raw and not, match the model in every cycle."""
-    cycles, seed = 3_000, STALLS.index(source) + 4 * STALLS.index(sink)
-    for samples in (1, 5):
-        generator = np.random.default_rng(seed + 100 * samples)
-        layers = [_layer(generator, samples, lanes, final=int(generator.random() < 0.3)) for _ in range(200)]
-        trace = _run(layers, lanes, seed=seed, ready=stall_array(sink, cycles, seed=seed),
-                     willing=stall_array(source, cycles, seed=seed + 1),
-                     layer_willing=stall_array("geometric", cycles, seed=seed + 2, rate=0.2))
-        written, ended = _check(layers, lanes, trace, f"{samples=}, {seed=}")
-        assert written > 40
-        assert ended > 2
+def _given(layers, lanes, **options):
+    targets = pack(target_layout(ROWS), {
+        name: np.array([layer[name] for layer in layers]) for name in ("row", "final")})
+    flat = [(value & 0xFFFF_FFFF, layer["raw"], last) for layer, results in zip(
+        layers, _results(layers, lanes), strict=True) for value, _, last, _ in results]
+    values, raw, last = (np.array(column) for column in zip(*flat, strict=True))
+    return Drive({"layer": targets, "i": pack(result_layout(), {"value": values, "raw": raw, "last": last})},
+                 (layers, lanes), {"samples": len(layers[0]["results"])}, **options)
+
+
+def _drive(generator, lanes, samples, count=200):
+    """Layers of all sizes, raw and not."""
+    layers = [_layer(generator, samples, lanes, final=int(generator.random() < 0.3)) for _ in range(count)]
+    return _given(layers, lanes)
+
+
+def _model(unit, drawn, willing, ready):
+    layers, lanes = drawn
+    results = list(_results(layers, lanes))
+    targets, feed = Feed(len(layers), willing["layer"]), Feed(sum(map(len, results)), willing["i"])
+    output, busy = Output(ready["port"]), np.zeros(feed.end, bool)
+    rows = [row for layer in layers for row in _rows(layer, lanes)]
+    marks = {name: np.zeros(feed.end + 1, bool) for name in ("written", "ended", "done")}
+    closed, places = 0, iter(rows)
+    for given in results:
+        taken = begun = targets.accept(closed)
+        for _, completes, *_ in given:
+            taken = feed.accept(max(taken + 1, output.departed if completes else 0))
+            if completes and taken < feed.end:
+                output.load(taken)
+                for mark, value in zip(marks.values(), next(places)[2:], strict=True):
+                    mark[output.departed] |= value
+        closed = taken
+        busy[begun + 1:closed + 1] = True
+    targets.accept(closed)
+    shown = output.offered >= 0
+    elements = np.frombuffer(b"".join(parts for _, parts, *_ in rows), np.uint32).reshape(-1, lanes)
+    at = output.offered[shown]
+    ports = {"layer__valid": targets.valid, "layer__ready": targets.ready, "i__valid": feed.valid,
+             "i__ready": (feed.ready, feed.valid | ~busy), "port__valid": shown,
+             "port__keep": (np.full(feed.end, (1 << lanes) - 1), shown)}
+    for name, values in (("row", np.array([row for row, *_ in rows])), ("elements", elements.squeeze(axis=1)
+                                                                       if lanes == 1 else elements)):
+        column = np.zeros((feed.end, *values.shape[1:]), values.dtype)
+        column[shown] = values[at]
+        ports[f"port__{name}"] = column, shown
+    return Want(ports | {name: mark[:-1] for name, mark in marks.items()}, {})
+
+
+BENCH = UnitBench(lambda lanes, samples: ResultWriter(rows=ROWS, lanes=lanes), _model, _drive, rate=0.4)
+CASES = [(lanes, samples) for lanes in LANES for samples in (1, 5)]
+test_lockstep = BENCH.lockstep(CASES, count=3_000)
+test_reset_in_a_sample = BENCH.resets(CASES, (2, 3, 5, 9, 17), count=1_000)
 
 
 # --- by hand, and at full speed
@@ -142,7 +123,7 @@ def test_known():
     """Known layers are written: two samples of five results, four to an element, and two of one raw result."""
     layers = [{"row": 9, "final": 0, "raw": False, "results": [[1, -1, 127, 256, 5], [6, 7, 8, 9, -128]]},
               {"row": 3, "final": 1, "raw": True, "results": [[-2], [0x1234_5678]]}]
-    trace = _run(layers, 1, ready=True, cycles=20)
+    trace = BENCH.check((1, 2), drive=_given(layers, 1, cycles=20)).trace
     when = np.flatnonzero(trace["port__valid"])
     got = list(zip(trace["port__row"][when].tolist(), trace["port__elements"][when].tolist(), strict=True))
     assert got == [(9, 0x00_7F_FF_01), (10, 0x05), (11, 0x09_08_07_06), (12, 0x80),
@@ -161,17 +142,6 @@ def test_throughput(lanes):
     generator = np.random.default_rng(lanes)
     layers = [_layer(generator, 3, lanes, final=0) for _ in range(20)]
     count = sum(len(sample) for layer in layers for sample in layer["results"])
-    trace = _run(layers, lanes, ready=True, cycles=count + 2)
-    assert np.flatnonzero(trace["i__valid"] & trace["i__ready"]).tolist() == list(range(1, count + 1))
-    assert _check(layers, lanes, trace, "throughput")[1] == 20
-
-
-@lanes_
-def test_reset_in_a_sample(lanes):
-    """A reset in a sample discards its row, and its results still to come."""
-    generator = np.random.default_rng(lanes)
-    layers = [_layer(generator, 2, lanes, final=1) for _ in range(6)]
-    for given in (2, 3, 5, 9, 17):
-        _run(layers, lanes, ready=np.arange(given) < 4)
-        trace = _run(layers, lanes, ready=True, cycles=300)
-        assert _check(layers, lanes, trace, f"{given=}")[1] == 6, f"{given=}"
+    run = BENCH.check((lanes, 3), drive=_given(layers, lanes, cycles=count + 2))
+    assert run.moves("i").tolist() == list(range(1, count + 1))
+    assert run.trace["ended"].sum() == 20

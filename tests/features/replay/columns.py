@@ -4,18 +4,32 @@ import collections
 
 import numpy as np
 
+from sim.golden.features.replay.control_words import Message
+
+
+def packet(words):
+    """Words of a packet, each with its ``last``."""
+    return [(int(word), int(n == len(words) - 1)) for n, word in enumerate(words)]
+
+
+def whole(words):
+    """Words of a whole message with their places."""
+    return [Message(word, int(not n), last) for n, (word, last) in enumerate(packet(words))]
+
+
+def payload(beat):
+    """Bits of a beat: of a word with its ``last``, or of one of a message; 0 without one."""
+    match beat:
+        case Message(data, first, last):
+            return data | first << 32 | last << 33
+        case data, last:
+            return data | last << 32
+    return beat or 0
+
 
 def compare(unit, rows, free=None):
     """Run a Verilated unit on rows of its ports, and compare each output in each cycle; payloads while they are
-    valid.
-
-    Parameters
-    ----------
-    unit : Unit
-    rows : dict of array
-    free : dict, optional
-        Rows in which an output does not count, by its name.
-    """
+    valid, and none in rows in which it is ``free``."""
     unit.reset()
     found = unit.run({port.name: rows[port.name] for port in unit.inputs})
     assert found.keys() <= rows.keys()
@@ -47,10 +61,9 @@ class Columns:
         self._any[name].append(value is None)
         self.note(**{name: value or 0})
 
-    def stream(self, name, payload, ready):
-        """Add a row for a stream: a payload, or None, and whether it is taken."""
-        self.note(**{f"{name}__valid": payload is not None, f"{name}__payload": payload or 0,
-                     f"{name}__ready": ready})
+    def stream(self, name, beat, ready):
+        """Add a row for a stream: a beat, or None, and whether it is taken."""
+        self.note(**{f"{name}__valid": beat is not None, f"{name}__payload": payload(beat), f"{name}__ready": ready})
 
     def __getitem__(self, name):
         return self._rows[name]

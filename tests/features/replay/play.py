@@ -80,20 +80,9 @@ class SlowWires:
 
 @dataclasses.dataclass
 class Play:
-    """A link at work.
+    """A link at work."""
 
-    Members
-    -------
-    sent, controls : list
-        Words of packets as (data, last), and control words, in order; these go by port 0.
-    route : list of int
-        Port of each packet, of two; without it there is one.
-    pace : int
-        Cycles that the wires of a link with one port take for a word; those with two take one.
-    faults : callable
-        From a cycle to the damage in it, or none.
-    """
-
+    #: Words of packets as (data, last), and control words, in order; these go by port 0.
     sent: list
     controls: list = dataclasses.field(default_factory=list)
     segments: int = 3
@@ -102,14 +91,14 @@ class Play:
     window: int = 255
     latency: int = 1
     back: int | None = None
-    faults: Callable = lambda cycle: None
+    faults: Callable = lambda cycle: None  # from a cycle to the damage in it, or none
     willing: Callable = lambda: True  # to offer a word, when there is none on offer
     takes: Callable = lambda: True
     control_willing: Callable = lambda: True
     control_takes: Callable = lambda: True
     resets: Callable = lambda cycle: False
-    route: list | None = None
-    pace: int = 1
+    route: list | None = None  # port of each packet, of two; without it there is one
+    pace: int = 1  # cycles that the wires of a link with one port take for a word; those with two take one
 
     def __post_init__(self):
         ports = 1 if self.route is None else 2

@@ -8,9 +8,9 @@ import pytest
 from hdl.features.replay.control_hub import ControlHub
 from hdl.features.replay.control_word import ControlType, control_layout
 from sim.golden.features.replay import control_words
-from sim.golden.features.replay.control_words import Message, Signal, keepalive_word, marked, parted
+from sim.golden.features.replay.control_words import Signal, keepalive_word, marked, parted
 from sim.verilated.vectors import Unit
-from tests.features.replay.columns import Columns
+from tests.features.replay.columns import Columns, whole
 from tests.refusals import refuses
 
 TAKES = [(ControlType.SIGNAL,), (ControlType.KEEPALIVE,), (ControlType.READY, ControlType.CLOSE)]
@@ -77,10 +77,8 @@ class Bench:
         columns.note(reset_link=reset_link, **({} if model.tenant is None else {"tenant": model.tenant}))
         for n in range(len(TAKES)):
             mine = word is not None and unit == n
-            columns.stream(f"take__{n}", seen.data | seen.first << 32 | seen.last << 33 if mine else None, takes[n])
-            offer = given[n]
-            columns.stream(f"give__{n}", None if offer is None else offer.data | offer.first << 32 | offer.last << 33,
-                           granted == n)
+            columns.stream(f"take__{n}", seen if mine else None, takes[n])
+            columns.stream(f"give__{n}", given[n], granted == n)
             if mine and taken:
                 self.handed[n].append(seen)
         if model.o is not None and ready:
@@ -91,10 +89,6 @@ class Bench:
         if granted is not None and given[granted] is not None:
             self.gives[granted].pop(0)
             self._offered[granted] = False
-
-
-def whole(message):
-    return [Message(word, int(n == 0), int(n == len(message) - 1)) for n, word in enumerate(message)]
 
 
 def test_types(unit):

@@ -11,7 +11,7 @@ from sim.golden.features.replay import control_words
 from sim.golden.features.replay.control_words import Signal
 from sim.verilated.vectors import Unit
 from tests.features.replay.columns import Columns
-from tests.refusals import refuses
+from tests.refusals import refused_values
 
 QUEUES = 2
 
@@ -174,6 +174,4 @@ def test_alone():
         assert [word for word in found if word is not None] == ([Signal(15, 0, 1, 9).word] if size == 0 else [])
 
 
-@pytest.mark.parametrize("queues", [0, 5, 1.0])
-def test_parameters(queues):
-    refuses(f"Queue count must be an integer from 1 to 4, not {queues}", SignalRelay, queues=queues)
+test_parameters = refused_values(SignalRelay, {}, "queues", [0, 5, 1.0], "Queue count must be an integer from 1 to 4")

@@ -8,21 +8,13 @@ import pytest
 from hdl.control.protocol import Opcode
 from hdl.features.slots.access import ONCE, AnswerKeeper
 from sim.verilated.vectors import Unit
-from tests.features.replay.columns import Columns
+from tests.features.replay.columns import Columns, packet
 from tests.features.slots import access_model as golden
 
 
 @pytest.fixture(scope="module")
 def keeper():
     return Unit(AnswerKeeper())
-
-
-def bits(beat):
-    return None if beat is None else beat[0] | beat[1] << 32
-
-
-def packet(words):
-    return [(word, int(n == len(words) - 1)) for n, word in enumerate(words)]
 
 
 class Port:
@@ -46,10 +38,10 @@ class Port:
                       "ready": int(self.chance(rate)), "direct": direct}
             out = self.model.look(**inputs)
             self.columns.note(direct=direct)
-            self.columns.stream("i", bits(word), out.takes)
-            self.columns.stream("port_o", bits(port), out.takes_port)
-            self.columns.stream("port_i", bits(out.port), inputs["port_ready"])
-            self.columns.stream("o", bits(out.answer), inputs["ready"])
+            self.columns.stream("i", word, out.takes)
+            self.columns.stream("port_o", port, out.takes_port)
+            self.columns.stream("port_i", out.port, inputs["port_ready"])
+            self.columns.stream("o", out.answer, inputs["ready"])
             self.model.step(**inputs)
             offered = word is not None and not out.takes
             if word is not None and out.takes:

@@ -9,7 +9,7 @@ from hdl.features.replay.control_word import ControlType, control_layout, sync_l
 from hdl.features.slots.clock import Clock, Departures
 from sim.golden.features.replay.control_words import Message
 from sim.verilated.vectors import Unit
-from tests.features.replay.columns import Columns
+from tests.features.replay.columns import Columns, whole
 from tests.features.slots import clock_model as golden
 from tests.features.slots.clock_model import Link, follow_words, sync_word
 from tests.refusals import refused
@@ -33,8 +33,8 @@ class Node:
         """One cycle; returns the word that is taken from it."""
         model, columns = self.model, self.columns
         sent = model.o if ready else None
-        columns.stream("i", None if word is None else _bits(word), 1)
-        columns.stream("o", None if model.o is None else _bits(model.o), ready)
+        columns.stream("i", word, 1)
+        columns.stream("o", model.o, ready)
         columns.note(
             place=self.rank | self.size << 4, reset_link=reset_link,
             clock__link=link.departed | link.repaired << 1 | link.settled << 2 | link.round << 3,
@@ -44,15 +44,6 @@ class Node:
         model.step(word=word, ready=ready, rank=self.rank, size=self.size, link=link, drift=drift, shift=shift,
                    reset_link=reset_link)
         return sent
-
-
-def _bits(message):
-    return message.data | message.first << 32 | message.last << 33
-
-
-def messages(words):
-    """Words of a message with their places."""
-    return [Message(word, int(not n), int(n == len(words) - 1)) for n, word in enumerate(words)]
 
 
 test_parameters = refused(Clock, {}, [
@@ -76,7 +67,7 @@ def test_by_hand(unit):
     """A SYNC that is on the wires of its sender in a cycle of TIME 1,000, waits 70 cycles here, and has passed links
     of 33 cycles forward and back: TIME is 1,016 in the cycle in which it is on the wires, and odd cycles add up."""
     node = Node(3, 8)
-    words = dict(enumerate(messages(follow_words(9, 1000, 33)), 200))
+    words = dict(enumerate(whole(follow_words(9, 1000, 33)), 200))
     words[100] = Message(sync_word(9), 1, 1)
     sent, times = {}, {}
     for cycle in range(300):
@@ -106,7 +97,7 @@ def test_latency(unit):
 def test_refused(unit, spoil):
     """No FOLLOW goes on behind a SYNC whose link was restarted, and nothing is set by one that does not belong."""
     node = Node(1, 4)
-    words = dict(enumerate(messages(follow_words(9 + (spoil == "number"), 1000, 20)), 200))
+    words = dict(enumerate(whole(follow_words(9 + (spoil == "number"), 1000, 20)), 200))
     words[100] = Message(sync_word(9), 1, 1)
     if spoil == "again":  # another SYNC in place of the FOLLOW's
         words[150] = Message(sync_word(10), 1, 1)
@@ -125,7 +116,7 @@ def test_refused(unit, spoil):
 def test_busy(unit):
     """While all words never are acknowledged, a FOLLOW leaves as soon as a restart would have come."""
     node = Node(1, 4)
-    words = dict(enumerate(messages(follow_words(9, 1000, 20)), 120))
+    words = dict(enumerate(whole(follow_words(9, 1000, 20)), 120))
     words[100] = Message(sync_word(9), 1, 1)
     sent = [cycle for cycle in range(600) if node.step(
         word=words.get(cycle), link=Link(departed=cycle == 110, settled=0, round=20)) is not None]
@@ -166,7 +157,7 @@ def test_lockstep(unit, seed):
                 [sync_word(number)], follow_words(number, generator.getrandbits(32), generator.getrandbits(16))])
             if generator.random() < .1:
                 words = [word ^ (generator.random() < .5) << generator.randrange(32) for word in words]
-            words = messages(words)
+            words = whole(words)
         word = words.pop(0) if words and generator.random() < .7 else None
         link = Link(departed=generator.random() < .1, repaired=generator.random() < .01,
                     settled=generator.random() < .2, round=generator.randrange(100))

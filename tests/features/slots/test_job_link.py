@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from amaranth.hdl import Cat, Const, Module, ResetInserter, signed
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In
 
 from hdl.config import NodeConfig
 from hdl.features.programs.feature import Programs
@@ -18,7 +18,8 @@ from hdl.features.slots.job_table import JOBS, JobFrame
 from hdl.ring.link import Ingress
 from hdl.streams.stream import connect_stream
 from sim.verilated.vectors import Unit
-from tests.features.slots.wires import FORWARD, PACKET, Source, Wires, in_order
+from tests.features.slots.wires import PACKET, Source, WiredRing, in_order
+from tests.refusals import refuses
 
 NODES, SEGMENTS = 4, 12
 FRAME = JobFrame(longest=37)
@@ -56,49 +57,23 @@ class Node(wiring.Component):
         return m
 
 
-class Ring(wiring.Component):
-    """Nodes on wires."""
-
-    def __init__(self):
-        each = {}
-        for n in range(NODES):
-            each |= {f"drift_{n}": In(signed(DRIFT_BITS)), f"forward_{n}": In(6), f"back_{n}": In(6),
-                     f"on_{n}": In(1), f"takes_{n}": In(1), f"flush_{n}": In(1), f"placed_{n}": In(1),
-                     f"damage_{n}": In(JOBS), f"valid_{n}": Out(1), f"data_{n}": Out(32), f"lost_{n}": Out(1),
-                     f"overrun_{n}": Out(1), f"granted_{n}": Out(1), f"window_{n}": Out(1), f"time_{n}": Out(1),
-                     f"restarted_{n}": Out(1)}
-        super().__init__(each)
-
-    def elaborate(self, platform):
-        m = Module()
-        nodes = [Node(rank) for rank in range(NODES)]
-        width = sum(len(getattr(nodes[0].units.ring_o, name)) for name in FORWARD)
-        ways = [(Wires(width), Wires(1)) for _ in nodes]
-        for n, (node, (forward, back)) in enumerate(zip(nodes, ways, strict=True)):
-            m.submodules += [node, forward, back]
-            units = node.units
-            # Of a word of a job whose source is in its second four bits: a bit of data, and whether it is the last.
-            harm = Cat(getattr(self, f"damage_{n}")).bit_select(units.ring_o.data[4], 1) & ~units.ring_o.kind
-            shown = {"valid": node.ingress.o.valid & node.ingress.o.ready, "data": node.ingress.o.payload.data,
-                     "lost": units.lost, "overrun": node.ingress.overrun, "granted": units.granted,
-                     "time": units.valid, "restarted": units.repairs.link_restarts}
-            m.d.comb += [
-                forward.i.eq(Cat(getattr(units.ring_o, name) for name in FORWARD)
-                             ^ Cat(0, Const(0, 8), harm, Const(0, 23), harm)),
-                forward.delay.eq(getattr(self, f"forward_{n}")), back.delay.eq(getattr(self, f"back_{n}")),
-                back.i.eq(nodes[(n + 1) % NODES].units.ring_i.line), units.ring_o.line.eq(back.o),
-                Cat(getattr(units.ring_i, name) for name in FORWARD).eq(ways[n - 1][0].o),
-                *(getattr(node, name).eq(getattr(self, f"{name}_{n}"))
-                  for name in ("on", "takes", "flush", "placed")),
-                units.drift.eq(getattr(self, f"drift_{n}")),
-                *(getattr(self, f"{name}_{n}").eq(value) for name, value in shown.items()),
-            ]
-        return m
+def harm(jobs, sends):
+    """Damage of a word of jobs, whose source is in its second four bits: a bit of data, and the last one."""
+    wrong = jobs.bit_select(sends.data[4], 1) & ~sends.kind
+    return Cat(0, Const(0, 8), wrong, Const(0, 23), wrong)
 
 
 @pytest.fixture(scope="module")
 def unit():
-    return Unit(Ring(), name="JobRing", level="-O0")
+    return Unit(WiredRing(
+        NODES, Node, lambda node: (node.units.ring_o, node.units.ring_i), {
+            "drift": (signed(DRIFT_BITS), lambda node: node.units.drift), "on": (1, lambda node: node.on),
+            "takes": (1, lambda node: node.takes), "flush": (1, lambda node: node.flush),
+            "placed": (1, lambda node: node.placed)}, {
+            "valid": (1, lambda node: node.ingress.o.valid & node.ingress.o.ready),
+            "data": (32, lambda node: node.ingress.o.payload.data), "lost": (1, lambda node: node.units.lost),
+            "overrun": (1, lambda node: node.ingress.overrun), "granted": (1, lambda node: node.units.granted),
+            "time": (1, lambda node: node.units.valid)}, (JOBS, harm)), name="JobRing", level="-O0")
 
 
 def play(unit, *, forward=(16,), back=(16,), drifts=(0,), cycles=20_000, **more):
@@ -173,5 +148,5 @@ def test_apart(unit, job, forward, back, drifts):
 
 
 def test_parameters():
-    with pytest.raises(ValueError, match=r"^Node with ends of links for jobs must have 2 jobs, not 1$"):
-        JobLink(config=NodeConfig(link=Slots(), programs=Programs()))
+    refuses("Node with ends of links for jobs must have 2 jobs, not 1",
+            JobLink, config=NodeConfig(link=Slots(), programs=Programs()))

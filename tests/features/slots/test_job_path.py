@@ -11,17 +11,13 @@ from sim.golden.features.slots.slots import Wires
 from sim.verilated.vectors import Unit
 from tests.features.replay.columns import Columns
 from tests.features.slots import jobs_model as golden
-from tests.features.slots.wires import FORWARD
-from tests.refusals import refuses
+from tests.features.slots.wires import note_wires
+from tests.refusals import refused
 
-
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: JobPath(depth=128, frame=None), "Frame must be a JobFrame, not None"),
-    (lambda: JobPath(depth=4, frame=JobFrame(longest=37)),
-     "Depth for packets must be an integer of at least 5, not 4"),
+test_parameters = refused(JobPath, {"depth": 128, "frame": JobFrame(longest=37)}, [
+    ({"frame": None}, "Frame must be a JobFrame, not None"),
+    ({"depth": 4}, "Depth for packets must be an integer of at least 5, not 4"),
 ])
-def test_parameters(make, message):
-    refuses(message, make)
 
 
 @pytest.mark.parametrize(("rank", "longest", "seed"), [(0, 20, 0), (0, 130, 1), (1, 20, 2), (2, 20, 3)])
@@ -47,19 +43,16 @@ def test_path(rank, longest, seed):
             came = Wires(1, generator.getrandbits(32), generator.getrandbits(1), 1, generator.getrandbits(8))
         if generator.random() < .2:
             own = Wires(1, generator.getrandbits(32), generator.getrandbits(1), 1, generator.getrandbits(8))
-        line, back = generator.getrandbits(1), generator.getrandbits(1)
+        line = generator.getrandbits(1)
         flush, clear, goes = generator.random() < .002, generator.random() < .0005, generator.random() < .8
         slot, later = sending.slot, comes.slot
         given = {"slot": slot, "coming": later if rank == 0 else slot}
-        for name, wires in (("ring_i", came), ("ring_o", model.wires), ("transmitter", own),
-                            ("receiver", Wires(came.valid & came.kind, came.data, came.last, came.kind, came.check))):
-            columns.note(**{f"{name}__{wire}": getattr(wires, wire) for wire in FORWARD})
-        columns.note(ring_i__line=model.line, receiver__line=line, ring_o__line=back, transmitter__line=back,
-                     wraps=rank == 0, flush=flush, clear=clear, goes=goes, lost=model.lost, left=model.left,
+        note_wires(columns, generator, model, came, own, line)
+        columns.note(wraps=rank == 0, flush=flush, clear=clear, goes=goes, lost=model.lost, left=model.left,
                      whole=model.whole, word=came.data | came.last << 32,
                      arrived=came.valid and not came.kind and given["coming"].of == job,
                      **{name: state.bits(job) for name, state in given.items()})
-        columns.stream("i", None if offer is None else offer[0] | offer[1] << 32, model.ready)
+        columns.stream("i", offer, model.ready)
         if offer is not None and model.ready:
             waiting.pop(0)
         seen |= {model.lost, ("left", model.left), (slot.of, model.wires.valid and not model.wires.kind)}

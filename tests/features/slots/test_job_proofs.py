@@ -32,12 +32,7 @@ class RoomsApart(wiring.Component):
     other rooms if that is their own job.
 
     They take, offer and grant in the same cycles; the rooms that they offer of the job that is looked at are the
-    same, and so is what they may send, if they are of it.
-
-    Parameters
-    ----------
-    wrong : bool
-        Take the other job's rooms for the same, too.
+    same, and so is what they may send, if they are of it; ``wrong`` takes the other job's rooms for the same, too.
     """
 
     word: In(message_layout())
@@ -133,16 +128,11 @@ class Slots(wiring.Component):
 
 
 class PathsApart(Slots):
-    """Two nodes in the same slots, which may lack two cycles each. They have the same words in slots of the job that
-    is looked at, and if that is their own job the same packets; all else may differ, in every cycle: packets, resets,
-    room, and words that come.
+    """Two nodes in the same slots, which may lack ``less`` cycles each. They have the same words in slots of the job
+    that is looked at, and if that is their own job the same packets; all else may differ, in every cycle: packets,
+    resets, room, and words that come.
 
     In slots of that job the same words leave, and the same arrive; in none a word that passes meets an own one.
-
-    Parameters
-    ----------
-    less : int
-        Cycles that a slot may lack.
     """
 
     own: In(1)
@@ -192,15 +182,10 @@ class PathsApart(Slots):
 
 class WholePackets(Slots):
     """A node with packets of its own, to which packets come that began at the node before in the same slot, up to
-    ``slack`` cycles sooner or later than they should.
+    ``slack`` cycles, 1 to 3, sooner or later than they should.
 
     Each of their words leaves a cycle later in a slot of the other job, and arrives in one of the node's own. An own
     packet leaves without a pause, before a packet of the next slot can begin.
-
-    Parameters
-    ----------
-    slack : int
-        1 to 3.
     """
 
     comes: In(1)
@@ -243,12 +228,7 @@ class WholePackets(Slots):
 class SteadyTables(wiring.Component):
     """Two nodes whose TIMEs differ by at most a cycle and go on by 0 to 2 cycles, but for a cycle of each slot by 1.
 
-    Slots of both are of the same jobs in the same order, and have all their cycles but two at least.
-
-    Parameters
-    ----------
-    less : int
-        Cycles that a slot may lack.
+    Slots of both are of the same jobs in the same order, and have all their cycles but ``less`` at least.
     """
 
     advance: In(data.ArrayLayout(2, 2))

@@ -30,10 +30,8 @@ def test_rooms(rank):
         elif generator.random() < .01:
             window = 0
         ready, room, reset = generator.random() < .6, generator.getrandbits(5), generator.random() < .002
-        columns.stream("i", None if word is None else word.data | word.first << 32 | word.last << 33,
-                       model.ready(ready))
-        columns.stream("o", None if model.o is None else model.o.data | model.o.first << 32 | model.o.last << 33,
-                       ready)
+        columns.stream("i", word, model.ready(ready))
+        columns.stream("o", model.o, ready)
         columns.note(place=rank | size << 4, room=room, window=window, opens=opens, number=number,
                      granted=model.granted, reset_link=reset)
         columns.value("allowed", model.allowed if model.granted else None)

@@ -16,13 +16,10 @@ from tests.refusals import refuses
 FRAMES = (5, 37, 268)
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: JobFrame(longest=1), "Longest packet must be an integer from 2 to 1000 words, not 1"),
-    (lambda: JobFrame(longest=True), "Longest packet must be an integer from 2 to 1000 words, not True"),
-    (lambda: JobTable(frame=37), "Frame must be a JobFrame, not 37"),
-])
-def test_parameters(make, message):
-    refuses(message, make)
+def test_parameters():
+    for longest in (1, True):
+        refuses(f"Longest packet must be an integer from 2 to 1000 words, not {longest}", JobFrame, longest=longest)
+    refuses("Frame must be a JobFrame, not 37", JobTable, frame=37)
 
 
 @pytest.mark.parametrize("longest", [*FRAMES, 2, 70, 136, 540, 1000])

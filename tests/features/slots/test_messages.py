@@ -12,7 +12,7 @@ from hdl.features.slots.messages import MessageGate
 from sim.golden.features.slots.messages import Gate, Header, Inputs, check_of, message
 from sim.golden.features.slots.messages import packet as made
 from sim.verilated.vectors import Unit
-from tests.features.replay.columns import Columns
+from tests.features.replay.columns import Columns, packet, payload
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,11 @@ class Node:
         at = Inputs(rank=self.rank, **inputs)
         out, columns = self.gate.look(at), self.columns
         columns.note(rank=self.rank, reset_link=at.reset_link, heard=at.heard is not None,
-                     word=_bits(at.heard) or 0)
+                     word=payload(at.heard))
         for name, beat, ready in (("host_i", at.host, out.takes_host), ("port_o", at.port, out.takes_port),
                                   ("host_o", out.host, at.host_ready), ("port_i", out.port, at.port_ready),
                                   ("message_o", out.message, at.message_ready)):
-            columns.stream(name, _bits(beat), ready)
+            columns.stream(name, beat, ready)
         self.gate.step(at)
         # An offer stands until it is taken, or of a message until the link is reset.
         for name, beat, ready in (("host", out.host, at.host_ready), ("port", out.port, at.port_ready),
@@ -45,14 +45,6 @@ class Node:
             assert self.wild or before in (None, beat) or (name == "message" and at.reset_link), name
             self.offered[name] = None if ready else beat
         return out
-
-
-def _bits(beat):
-    return None if beat is None else beat[0] | beat[1] << 32
-
-
-def packet(words):
-    return [(int(word), int(n == len(words) - 1)) for n, word in enumerate(words)]
 
 
 def play(node, cycles, *, heard=(), host=(), port=(), answers=()):

@@ -10,11 +10,10 @@ from sim.golden.features.slots.messages import check_of
 from sim.golden.features.slots.slots import Path, Wires
 from sim.verilated.vectors import Unit
 from tests.features.replay.columns import Columns
-from tests.features.slots.wires import FORWARD
+from tests.features.slots.wires import note_wires
 from tests.refusals import refused
 
 DEPTH = 40
-
 
 test_parameters = refused(SlotPath, {}, [
     ({"depth": 4}, "Depth for packets must be an integer of at least 5, not 4"),
@@ -72,16 +71,13 @@ def test_lockstep(seed):
             came = Wires(1, *coming.pop(0), 0, generator.getrandbits(8))
         if generator.random() < .2 and not hush:
             own = Wires(1, generator.getrandbits(32), generator.getrandbits(1), 1, generator.getrandbits(8))
-        line, back = generator.getrandbits(1), generator.getrandbits(1)
+        line = generator.getrandbits(1)
         passes, arrived, heard = model.comes(came, passes=mode >> 1 & 1, rank=seed)
-        for name, wires in (("ring_i", came), ("ring_o", model.wires), ("transmitter", own),
-                            ("receiver", Wires(came.valid & came.kind, came.data, came.last, came.kind, came.check))):
-            columns.note(**{f"{name}__{wire}": getattr(wires, wire) for wire in FORWARD})
-        columns.note(ring_i__line=model.line, receiver__line=line, ring_o__line=back, transmitter__line=back,
-                     starts=starts, mode=mode, rank=seed, lost=model.lost, left=model.left,
+        note_wires(columns, generator, model, came, own, line)
+        columns.note(starts=starts, mode=mode, rank=seed, lost=model.lost, left=model.left,
                      hush=model.hush, whole=model.senders[0].whole, message_whole=model.senders[1].whole)
         for name, sender, offer in zip(("i", "message_i"), model.senders, offers, strict=True):
-            columns.stream(name, None if offer is None else offer[0] | offer[1] << 32, sender.ready)
+            columns.stream(name, offer, sender.ready)
         columns.note(arrived=arrived, heard=heard, word=came.data | came.last << 32)
         hush = model.hush
         for n, sender in enumerate(model.senders):

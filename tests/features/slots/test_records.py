@@ -40,8 +40,8 @@ class Node:
         """One cycle; returns the word that is taken from it, and whether it takes one."""
         model, columns = self.model, self.columns
         sent, takes = (model.o if ready else None), model.ready(ready)
-        columns.note(i__valid=word is not None, i__payload=0 if word is None else _bits(word), i__ready=takes)
-        columns.stream("o", None if model.o is None else _bits(model.o), ready)
+        columns.stream("i", word, takes)
+        columns.stream("o", model.o, ready)
         columns.note(place=self.rank | self.size << 4, record=record.bits, ask=ask, over=over, left=left,
                      now=time & 0xFFFF, valid=valid, way=way, error=error % (1 << 16),
                      reset_link=reset_link, granted=model.granted,
@@ -51,10 +51,6 @@ class Node:
         model.step(word=word, ready=ready, rank=self.rank, size=self.size, record=record, ask=ask, over=over,
                    left=left, time=time, valid=valid, way=way, error=error, reset_link=reset_link)
         return sent, takes
-
-
-def _bits(message):
-    return message.data | message.first << 32 | message.last << 33
 
 
 def random_record(generator):

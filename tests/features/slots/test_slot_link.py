@@ -1,8 +1,6 @@
 # amaranth: UnusedElaboratable=no
 """Sizes and units of ends of links in slots (hdl/features/slots/link.py)."""
 
-import re
-
 import pytest
 
 from hdl.config import NodeConfig
@@ -12,13 +10,14 @@ from hdl.features.replay.feature import Replay
 from hdl.features.slots.feature import Slots
 from hdl.features.slots.link import SlotLink, egress_words
 from hdl.ring.header import packet_words
+from tests.refusals import refuses
 
 SLOTS = NodeConfig(link=Slots(), programs=Programs())
 
 
 def test_without_slots():
-    with pytest.raises(ValueError, match=f"^{re.escape('Node with ends of links in slots must have slots')}$"):
-        SlotLink(config=NodeConfig(link=Replay(), programs=Programs()))
+    refuses("Node with ends of links in slots must have slots",
+            SlotLink, config=NodeConfig(link=Replay(), programs=Programs()))
 
 
 @pytest.mark.parametrize(("segment", "words"), [(32, 128), (64, 256), (256, 1024), (512, 2048)])

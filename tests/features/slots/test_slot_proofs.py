@@ -17,16 +17,11 @@ class Undisturbed(wiring.Component):
     """A node in slots of any modes, of ``LONGEST`` + 4 cycles or more, as the solver likes.
 
     It has packets of up to ``LONGEST`` words, which come in with any pauses. Those that pass have begun at the node
-    before in the same slot, and come up to ``slack`` cycles sooner or later than they should. Control words come and
-    go in any cycle.
+    before in the same slot, and come up to ``slack`` cycles, 1 to 3, sooner or later than they should. Control words
+    come and go in any cycle.
 
     Each word that has to pass does; an own packet is without a pause, and ends before a packet of the next slot can
     begin; between its words there are none of others.
-
-    Parameters
-    ----------
-    slack : int
-        1 to 3.
     """
 
     starts: In(1)
@@ -104,13 +99,8 @@ class SteadySlots(wiring.Component):
     """Two nodes with the same table, whose TIMEs differ by at most a cycle and go on by 0 to 2 cycles, but for one
     cycle of each slot by 1.
 
-    A slot for packets has all its cycles but two at least, and both nodes have slots of the same kind in the same
-    order.
-
-    Parameters
-    ----------
-    less : int
-        Cycles that a slot may lack.
+    A slot for packets has all its cycles but ``less`` at least, and both nodes have slots of the same kind in the
+    same order.
     """
 
     slots: In(table_layout())

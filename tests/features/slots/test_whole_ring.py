@@ -5,9 +5,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from amaranth.hdl import Cat, Module, signed
+from amaranth.hdl import Module, signed
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In
 
 from hdl.features.replay.control_hub import ControlHub
 from hdl.features.replay.control_transmitter import ControlTransmitter
@@ -23,7 +23,7 @@ from hdl.ring.link import Ingress
 from hdl.streams.stream import connect_stream
 from sim.golden.features.slots.slots import Table, plan
 from sim.verilated.vectors import Unit
-from tests.features.slots.wires import FORWARD, PACKET, Source, Wires, in_order
+from tests.features.slots.wires import PACKET, Source, WiredRing, in_order
 
 NODES, LONGEST, MESSAGE, SLOTS = 4, 36, 65, 6
 
@@ -70,44 +70,18 @@ class Node(wiring.Component):
         return m
 
 
-class Ring(wiring.Component):
-    """Four nodes on wires."""
-
-    def __init__(self):
-        each = {}
-        for n in range(NODES):
-            each |= {f"drift_{n}": In(signed(DRIFT_BITS)), f"forward_{n}": In(6), f"back_{n}": In(6),
-                     f"wants_{n}": In(1), f"time_{n}": Out(32), f"valid_{n}": Out(1), f"data_{n}": Out(32),
-                     f"heard_{n}": Out(1), f"word_{n}": Out(33), f"lost_{n}": Out(1), f"overrun_{n}": Out(1),
-                     f"granted_{n}": Out(1), f"slots_{n}": Out(22), f"damage_{n}": In(1)}
-        super().__init__(each)
-
-    def elaborate(self, platform):
-        m = Module()
-        nodes = [Node(rank) for rank in range(NODES)]
-        width = sum(len(getattr(nodes[0].path.ring_o, name)) for name in FORWARD)
-        ways = [(Wires(width), Wires(1)) for _ in nodes]
-        for n, (node, (forward, back)) in enumerate(zip(nodes, ways, strict=True)):
-            m.submodules += [node, forward, back]
-            sends, receives = node.path.ring_o, node.path.ring_i
-            shown = {"time": node.clock.clock.time, "valid": node.ingress.o.valid, "heard": node.path.heard,
-                     "data": node.ingress.o.payload.data, "word": node.path.word, "lost": node.path.lost,
-                     "overrun": node.ingress.overrun, "granted": node.laps.granted, "slots": node.laps.slots}
-            m.d.comb += [
-                forward.i.eq(Cat(getattr(sends, name) for name in FORWARD) ^ getattr(self, f"damage_{n}") << 9),
-                forward.delay.eq(getattr(self, f"forward_{n}")), back.delay.eq(getattr(self, f"back_{n}")),
-                back.i.eq(nodes[(n + 1) % NODES].path.ring_i.line), sends.line.eq(back.o),
-                Cat(getattr(receives, name) for name in FORWARD).eq(ways[n - 1][0].o),
-                node.wants.eq(getattr(self, f"wants_{n}")),
-                node.clock.clock.drift.eq(getattr(self, f"drift_{n}")),
-                *(getattr(self, f"{name}_{n}").eq(value) for name, value in shown.items()),
-            ]
-        return m
-
-
 @pytest.fixture(scope="module")
 def unit():
-    return Unit(Ring(), name="WholeRing", level="-O0")
+    return Unit(WiredRing(
+        NODES, Node, lambda node: (node.path.ring_o, node.path.ring_i), {
+            "drift": (signed(DRIFT_BITS), lambda node: node.clock.clock.drift),
+            "wants": (1, lambda node: node.wants)}, {
+            "time": (32, lambda node: node.clock.clock.time), "valid": (1, lambda node: node.ingress.o.valid),
+            "data": (32, lambda node: node.ingress.o.payload.data), "heard": (1, lambda node: node.path.heard),
+            "word": (33, lambda node: node.path.word), "lost": (1, lambda node: node.path.lost),
+            "overrun": (1, lambda node: node.ingress.overrun), "granted": (1, lambda node: node.laps.granted),
+            "slots": (22, lambda node: node.laps.slots)}, (1, lambda damage, _: damage << 9)),
+        name="WholeRing", level="-O0")
 
 
 def play(unit, *, forward, back, cycles=9000, wants=(), **more):

@@ -1,5 +1,7 @@
 """Wires of a link that take as many cycles as an input says, and packets for them."""
 
+import dataclasses
+
 import numpy as np
 from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import stream, wiring
@@ -50,6 +52,53 @@ class Source(wiring.Component):
             m.d.sync += place.eq(place + 1)
         m.d.sync += number.eq(number + (sending & self.o.ready))
         return m
+
+
+class WiredRing(wiring.Component):
+    """Nodes on wires that take as many cycles forward and back as inputs say.
+
+    ``inputs`` and ``outputs`` of each node are named by its number behind theirs; they have a shape, and what they
+    are of a node. ``ends`` has the wires that leave a node and those that come, and ``damage``, of a shape, changes
+    the former.
+    """
+
+    def __init__(self, nodes, make, ends, inputs, outputs, damage):
+        self._count, self._make, self._ends = nodes, make, ends
+        self._inputs, self._outputs, self._damage = inputs, outputs, damage
+        super().__init__({f"{name}_{n}": port for n in range(nodes) for name, port in (
+            ("forward", In(6)), ("back", In(6)), ("damage", In(damage[0])),
+            *((name, In(shape)) for name, (shape, _) in inputs.items()),
+            *((name, Out(shape)) for name, (shape, _) in outputs.items()))})
+
+    def elaborate(self, platform):
+        m = Module()
+        nodes = [self._make(n) for n in range(self._count)]
+        ends = [self._ends(node) for node in nodes]
+        words = [[Cat(getattr(wires, name) for name in FORWARD) for wires in pair] for pair in ends]
+        ways = [(Wires(len(words[0][0])), Wires(1)) for _ in nodes]
+        for n, (node, (forward, back)) in enumerate(zip(nodes, ways, strict=True)):
+            m.submodules += [node, forward, back]
+
+            def port(name, n=n):
+                return getattr(self, f"{name}_{n}")
+
+            m.d.comb += [
+                forward.i.eq(words[n][0] ^ self._damage[1](port("damage"), ends[n][0])),
+                forward.delay.eq(port("forward")), back.delay.eq(port("back")), words[n][1].eq(ways[n - 1][0].o),
+                back.i.eq(ends[(n + 1) % self._count][1].line), ends[n][0].line.eq(back.o),
+                *(of(node).eq(port(name)) for name, (_, of) in self._inputs.items()),
+                *(port(name).eq(of(node)) for name, (_, of) in self._outputs.items()),
+            ]
+        return m
+
+
+def note_wires(columns, generator, model, came, own, line):
+    """Note a node's wires in a cycle: those that come, its transmitter's, and the lines back."""
+    back = generator.getrandbits(1)
+    heard = dataclasses.replace(came, valid=came.valid & came.kind)
+    for name, wires in (("ring_i", came), ("ring_o", model.wires), ("transmitter", own), ("receiver", heard)):
+        columns.note(**{f"{name}__{wire}": getattr(wires, wire) for wire in FORWARD})
+    columns.note(ring_i__line=model.line, receiver__line=line, ring_o__line=back, transmitter__line=back)
 
 
 def in_order(found, to, type):

@@ -13,7 +13,6 @@ from tests.hdl.compression import plane_cycles
 #: Cycles after a reset in which an encoder clears its record of exponents seen.
 _CLEARING = 16
 
-
 #: Registers of the encoder between the one at its input and the codes, without centroids.
 _STAGES = 2
 

@@ -1,8 +1,6 @@
 # amaranth: UnusedElaboratable=no
 """Tables of every kind, and runs of their units, for the tests of encoder and decoder."""
 
-import functools
-
 import numpy as np
 import pytest
 
@@ -11,9 +9,11 @@ from hdl.features.table.decoder import Decoder
 from hdl.features.table.encoder import Encoder
 from hdl.floating.format import BF16, FP32
 from sim.golden.features.table.lookup_table import LookupTable
-from sim.verilated.vectors import Feed, Unit
+from sim.verilated.vectors import Feed
 from tests.features.table import cycles as table_cycles
 from tests.hdl.compression import packets
+from tests.hdl.unit_bench import Drive, UnitBench
+from tests.loaded import Loaded
 
 PLAIN = LookupTable(exponents=256)
 
@@ -30,11 +30,9 @@ LOADED = LookupTable(centroids=True, loaded=True)
 #: Every kind of table at some number of lanes, and every number of lanes.
 UNITS = [(PLAIN, 1), (PLAIN, 4), (PLAIN, 8), (CENTROIDS, 2), (CENTROIDS, 8), (HALF, 4), (LOSSLESS, 8), (SMALL, 1)]
 
-SCAN = ("scan_valid", "scan_ready", "i_valid", "i_ready", "o_valid")
-
-
 def name_of(value):
     return f"{value.format.width}-{value.mantissas}-{value.centroids}" if isinstance(value, LookupTable) else None
+
 
 units = pytest.mark.parametrize(("table", "lanes"), UNITS, ids=name_of)
 
@@ -43,11 +41,6 @@ def gateware(table):
     """The parameters of a model, for the units."""
     format = {each.width: each for each in (FP32, BF16)}[table.format.width]
     return hardware.LookupTable(**{**vars(table), "format": format})
-
-
-@functools.cache
-def unit_of(kind, table, lanes):
-    return Unit(kind(table=gateware(table), lanes=lanes), name=f"LookupTable{kind.__name__}")
 
 
 def random_vectors(generator, table, total):
@@ -73,30 +66,58 @@ def random_centroids(generator, table):
     return np.sort(generator.choice(1 << table.format.fraction_bits, table.mantissas, replace=False))
 
 
-def fresh_encoder(table, lanes, centroids):
-    """An encoder after a reset, with its centroids; and the cycle from which on it scans."""
-    unit = unit_of(Encoder, table, lanes)
-    unit.reset()
-    if centroids is None:
-        return unit, table_cycles.trace_encoder.__kwdefaults__["opened"]
-    load = table.load_words(centroids)
-    assert len(load) == gateware(table).load_length
-    trace = unit.lockstep(sources={"load": Feed(packets.words([load]))}, sinks={"o": True}, cycles=len(load) + 20)
-    assert (trace["load__valid"] & trace["load__ready"]).sum() == len(load)
-    assert not trace["error"].any()
-    return unit, 0
+def loaded_unit(kind, table, lanes, centroids):
+    """A unit that has centroids after a reset, if it is to have any."""
+    unit = BENCH.unit(kind, table, lanes)
+    unit.load = None
+    if centroids is not None and kind is Encoder:
+        unit.load = packets.words([table.load_words(centroids)])
+        assert len(unit.load) == gateware(table).load_length
+    elif table.loaded:
+        unit.load = packets.words([centroids])
+    return unit
+
+
+def _make(kind, table, lanes):
+    return kind(table=gateware(table), lanes=lanes)
+
+
+def drive(generator, kind, table, lanes, count=2_500):
+    vectors, centroids = random_vectors(generator, table, count * lanes), random_centroids(generator, table)
+    unit = loaded_unit(kind, table, lanes, centroids)
+    streams = [table.encode(vector, centroids) for vector in vectors]
+    elements = packets.beats(vectors, lanes, width=table.format.width)
+    beats = {"scan": elements, "i": elements} if kind is Encoder else {
+        "i": packets.beats(streams, _make(kind, table, lanes).words)}
+    return Drive(beats | unit.no_more(), (table, vectors, streams, centroids if table.loaded else None))
+
+
+def _model(unit, drawn, willing, ready):
+    table, vectors, streams, loaded = drawn
+    stalls = {"lanes": unit.lanes, "willing": willing["i"], "ready": ready["o"]}
+    if isinstance(unit, Encoder):
+        opened = {"opened": 0} if table.centroids else {}
+        trace = table_cycles.trace_encoder(table, vectors, scan_willing=willing["scan"], **opened, **stalls)
+        return packets.want(trace, packets.beats(streams, unit.words), unit.words, scan="scan")
+    width = table.format.width
+    elements = packets.beats([table.decode(words, None, loaded) for words in streams], unit.lanes, width=width)
+    return packets.want(table_cycles.trace_decoder(table, streams, **stalls), elements, unit.lanes, width=width)
+
+
+BENCH = UnitBench(_make, _model, drive, simulate=lambda component, kind, *_: Loaded(
+    component, name=f"LookupTable{kind.__name__}"))
 
 
 def run_encoder(table, lanes, vectors, *, centroids=None, scanned=None, cycles=6_000):
-    unit, _ = fresh_encoder(table, lanes, centroids)
-    width = table.format.width
+    unit, width = loaded_unit(Encoder, table, lanes, centroids), table.format.width
+    unit.reset()
     return unit.lockstep(sources={
         "scan": Feed(packets.beats(vectors if scanned is None else scanned, lanes, width=width)),
         "i": Feed(packets.beats(vectors, lanes, width=width))}, sinks={"o": True}, cycles=cycles)
 
 
 def run_decoder(table, lanes, streams, *, cycles=6_000):
-    unit = unit_of(Decoder, table, lanes)
+    unit = BENCH.unit(Decoder, table, lanes)
     unit.reset()
-    words = Decoder(table=gateware(table), lanes=lanes).words
+    words = BENCH.make(Decoder, table, lanes).words
     return unit.lockstep(sources={"i": Feed(packets.beats(streams, words))}, sinks={"o": True}, cycles=cycles)

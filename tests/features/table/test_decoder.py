@@ -5,58 +5,25 @@ import numpy as np
 import pytest
 
 from hdl.features.table.decoder import Decoder
-from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed
-from tests.features.table import cycles as table_cycles
 from tests.features.table.lookup_tables import (
     LOADED,
     PLAIN,
     gateware,
+    loaded_unit,
     random_centroids,
-    random_vectors,
     run_decoder,
-    unit_of,
     units,
 )
 from tests.hdl.compression import packets
-
-
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-@units
-def test_decoder_lockstep(table, lanes, source, sink):
-    count = 2_500
-    words = Decoder(table=gateware(table), lanes=lanes).words
-    for seed in range(2):
-        generator = np.random.default_rng(seed)
-        vectors = random_vectors(generator, table, count * lanes)
-        centroids = random_centroids(generator, table)
-        streams = [table.encode(vector, centroids) for vector in vectors]
-        willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
-        unit = unit_of(Decoder, table, lanes)
-        unit.reset()
-        trace = unit.lockstep(sources={"i": Feed(packets.beats(streams, words), willing)}, sinks={"o": ready})
-        expected = table_cycles.trace_decoder(table, streams, lanes=lanes, willing=willing, ready=ready)
-        rows = packets.beats([table.decode(words) for words in streams], lanes, width=table.format.width)
-        packets.same(trace, expected, rows, lanes, width=table.format.width, note=f"{seed=}")
-        assert not trace["error"].any()
-
-
-def loaded_decoder(centroids, lanes):
-    """A decoder after a reset, with its centroids."""
-    unit = unit_of(Decoder, LOADED, lanes)
-    unit.reset()
-    trace = unit.lockstep(sources={"load": Feed(packets.words([centroids]))}, sinks={"o": True}, cycles=40)
-    assert trace["load__ready"].all()
-    assert not trace["error"].any()
-    return unit
 
 
 @pytest.mark.parametrize("length", [1, 31, 33, 64])
 def test_wrong_loads_of_a_decoder(length):
     """Too few words or too many are reported; the next ones are taken."""
     centroids = np.arange(32, dtype=np.uint32) << 18
-    unit = loaded_decoder(centroids[::-1], 4)
+    unit = loaded_unit(Decoder, LOADED, 4, centroids[::-1])
+    unit.reset()
     trace = unit.lockstep(sources={"load": Feed(packets.words([np.resize(centroids, length), centroids]))},
                           sinks={"o": True}, cycles=120)
     assert trace["error"].sum() >= 1

@@ -5,45 +5,18 @@ import numpy as np
 import pytest
 
 from hdl.features.table.encoder import Encoder
-from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed
-from tests.features.table import cycles as table_cycles
 from tests.features.table.lookup_tables import (
     CENTROIDS,
-    SCAN,
     SMALL,
-    fresh_encoder,
     gateware,
+    loaded_unit,
     random_centroids,
-    random_vectors,
     run_decoder,
     run_encoder,
-    unit_of,
     units,
 )
 from tests.hdl.compression import packets
-
-
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-@units
-def test_encoder_lockstep(table, lanes, source, sink):
-    count = 2_500
-    words = Encoder(table=gateware(table), lanes=lanes).words
-    for seed in range(2):
-        generator = np.random.default_rng(seed)
-        vectors = random_vectors(generator, table, count * lanes)
-        centroids = random_centroids(generator, table)
-        rows = packets.beats(vectors, lanes, width=table.format.width)
-        scan, willing = (stall_array(source, count, seed=seed + n) for n in (5, 6))
-        ready = stall_array(sink, count, seed=seed + 1)
-        unit, opened = fresh_encoder(table, lanes, centroids)
-        trace = unit.lockstep(sources={"scan": Feed(rows, scan), "i": Feed(rows, willing)}, sinks={"o": ready})
-        expected = table_cycles.trace_encoder(table, vectors, lanes=lanes, scan_willing=scan, willing=willing,
-                                              ready=ready, opened=opened)
-        streams = [table.encode(vector, centroids) for vector in vectors]
-        packets.same(trace, expected, packets.beats(streams, words), words, names=SCAN, note=f"{seed=}")
-        assert not trace["error"].any()
 
 
 @units
@@ -117,7 +90,7 @@ def test_too_many_exponents(lanes):
 @pytest.mark.parametrize("length", [1, 30, 53, 55, 70])
 def test_wrong_loads(length):
     """Too few words or too many are reported; the next ones are taken."""
-    unit = unit_of(Encoder, CENTROIDS, 8)
+    unit = loaded_unit(Encoder, CENTROIDS, 8, None)
     unit.reset()
     load = CENTROIDS.load_words(np.arange(32) << 18)
     assert len(load) == 54

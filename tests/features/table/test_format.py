@@ -6,18 +6,15 @@ from hdl.features.table.format import LookupTable
 from hdl.floating.format import BF16, FP16, FP32
 from sim.golden import float_format
 from sim.golden.features.table import lookup_table as model
+from tests.refusals import refused
 
-
-@pytest.mark.parametrize(("parameters", "message"), [
-    ({"format": 32}, r"^Format must be a FloatFormat, not 32$"),
-    ({"format": FP16}, r"^Format must be FP32 or BF16, not FloatFormat\(exponent_bits=5, fraction_bits=10\)$"),
-    ({"mantissas": 12}, r"^Mantissa count must be 8, 16, 32, 64 or 128, not 12$"),
-    ({"centroids": 2}, r"^Centroids must be True or False, not 2$"),
-    ({"exponents": 300}, r"^Exponent count must be 16, 32, 64, 128 or 256, not 300$"),
-])
-def test_parameters(parameters, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        LookupTable(**parameters)
+test_parameters = refused(LookupTable, {}, [
+    ({"format": 32}, "Format must be a FloatFormat, not 32"),
+    ({"format": FP16}, f"Format must be FP32 or BF16, not {FP16!r}"),
+    ({"mantissas": 12}, "Mantissa count must be 8, 16, 32, 64 or 128, not 12"),
+    ({"centroids": 2}, "Centroids must be True or False, not 2"),
+    ({"exponents": 300}, "Exponent count must be 16, 32, 64, 128 or 256, not 300"),
+], error=(TypeError, ValueError))
 
 
 @pytest.mark.parametrize(("format", "golden"), [(FP32, float_format.FP32), (BF16, float_format.BF16)])

@@ -1,31 +1,27 @@
 # amaranth: UnusedElaboratable=no
+import functools
+
 import numpy as np
 import pytest
 
 from hdl.features.table import format as hardware
 from hdl.features.table.decoder import Decoder
 from hdl.features.table.encoder import Encoder
-from hdl.streams.stream import beat_layout
-from sim import formal
-from sim.streams import STALLS, stall_array
-from sim.verilated.vectors import Feed
-from tests.features.table import cycles as table_cycles
 from tests.features.table.lookup_tables import (
+    BENCH,
     LOADED,
     PLAIN,
-    SCAN,
     SMALL,
-    fresh_encoder,
+    UNITS,
+    drive,
     gateware,
     random_centroids,
-    random_vectors,
     run_decoder,
     run_encoder,
     units,
 )
-from tests.features.table.test_decoder import loaded_decoder
 from tests.hdl.compression import packets
-from tests.hdl.unit_bench import under_cocotb
+from tests.hdl.unit_bench import offers
 from tests.refusals import refuses
 
 
@@ -36,40 +32,12 @@ def test_parameters(unit):
         refuses(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}", unit, table=gateware(PLAIN), lanes=lanes)
 
 
-@units
-def test_ports(table, lanes):
-    encoder, decoder = Encoder(table=gateware(table), lanes=lanes), Decoder(table=gateware(table), lanes=lanes)
-    assert encoder.lanes == decoder.lanes == lanes
-    assert encoder.table == decoder.table == gateware(table)
-    assert encoder.words == decoder.words
-    assert 32 * encoder.words >= lanes * table.width
-    assert encoder.i.payload.shape() == decoder.o.payload.shape() == beat_layout(lanes, table.format.width)
-    assert encoder.o.payload.shape() == decoder.i.payload.shape() == beat_layout(encoder.words)
-
-
-@pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("source", STALLS)
-def test_loaded_lockstep(source, sink):
-    """Without centroids in packets: encoder and decoder are loaded with them."""
-    count, lanes = 2_500, 4
-    generator = np.random.default_rng(3)
-    vectors = random_vectors(generator, LOADED, count * lanes)
-    centroids = random_centroids(generator, LOADED)
-    streams = [LOADED.encode(vector, centroids) for vector in vectors]
-    rows = packets.beats(vectors, lanes)
-    words = packets.beats(streams, Encoder(table=gateware(LOADED), lanes=lanes).words)
-    scan, willing, ready = (stall_array(kind, count, seed=n) for n, kind in enumerate((source, source, sink)))
-    unit, opened = fresh_encoder(LOADED, lanes, centroids)
-    trace = unit.lockstep(sources={"scan": Feed(rows, scan), "i": Feed(rows, willing)}, sinks={"o": ready})
-    expected = table_cycles.trace_encoder(LOADED, vectors, lanes=lanes, scan_willing=scan, willing=willing,
-                                          ready=ready, opened=opened)
-    packets.same(trace, expected, words, Encoder(table=gateware(LOADED), lanes=lanes).words, names=SCAN)
-    unit = loaded_decoder(centroids, lanes)
-    trace = unit.lockstep(sources={"i": Feed(words, willing)}, sinks={"o": ready})
-    expected = table_cycles.trace_decoder(LOADED, streams, lanes=lanes, willing=willing, ready=ready)
-    rows = packets.beats([LOADED.decode(stream, None, centroids) for stream in streams], lanes)
-    packets.same(trace, expected, rows, lanes)
-    assert not trace["error"].any()
+KINDS = (Encoder, Decoder)
+test_lockstep = BENCH.lockstep([(kind, *case) for kind in KINDS for case in [*UNITS, (LOADED, 4)]], seeds=2,
+                               count=2_500)
+test_reset_in_a_packet = BENCH.resets([(kind, *case) for kind in KINDS for case in UNITS], (3, 17, 30, 41, 60),
+                                      count=3_000, drive=functools.partial(drive, count=300))
+test_cocotb = BENCH.cocotb([(kind, PLAIN, 4) for kind in KINDS], cut=70, drive=functools.partial(drive, count=75))
 
 
 def test_loading():
@@ -136,37 +104,4 @@ def test_never_hangs(table, lanes):
         assert got[-1].tolist() == table.decode(words).tolist(), f"{seed=}"
 
 
-@units
-@pytest.mark.parametrize("given", [3, 17, 30, 41, 60])
-def test_reset_in_a_packet(table, lanes, given):
-    """A reset forgets the packet that is inside."""
-    generator = np.random.default_rng(given)
-    vectors = random_vectors(generator, table, 300)
-    centroids = random_centroids(generator, table)
-    streams = [table.encode(vector, centroids) for vector in vectors]
-    run_encoder(table, lanes, vectors, centroids=centroids, cycles=given)
-    got, _, _ = packets.taken(run_encoder(table, lanes, vectors, centroids=centroids),
-                              Encoder(table=gateware(table), lanes=lanes).words)
-    assert [words.tolist() for words in got] == [words.tolist() for words in streams]
-    run_decoder(table, lanes, streams, cycles=given)
-    got, _, _ = packets.taken(run_decoder(table, lanes, streams), lanes, width=table.format.width)
-    assert [vector.tolist() for vector in got] == [table.decode(words).tolist() for words in streams]
-
-
-def test_offers_stand_for_all_time():
-    formal.prove(formal.Offers(Decoder(table=gateware(SMALL), lanes=1)), depth=2)
-
-
-@pytest.mark.parametrize("kind", ["none", "geometric"])
-@pytest.mark.parametrize("unit", [Encoder, Decoder])
-def test_cocotb(unit, kind):
-    """The same under cocotb, after a reset in the middle of a packet."""
-    lanes, words = 4, Encoder(table=gateware(PLAIN), lanes=4).words
-    vectors = random_vectors(np.random.default_rng(3), PLAIN, 300)
-    streams = [PLAIN.encode(vector) for vector in vectors]
-    elements, coded = packets.beats(vectors, lanes), packets.beats(streams, words)
-    whole = packets.beats([PLAIN.decode(stream) for stream in streams], lanes)
-    beats, wanted = ({"scan": elements, "i": elements}, (coded, packets.kept(coded, words))) if unit is Encoder else (
-        {"i": coded}, whole)
-    under_cocotb(unit(table=gateware(PLAIN), lanes=lanes), kind, beats, {"o": wanted}, cut=70,
-                 name=f"LookupTable{unit.__name__}")
+test_offers_stand_for_all_time = offers(lambda: Decoder(table=gateware(SMALL), lanes=1), depth=2)

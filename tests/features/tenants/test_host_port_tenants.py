@@ -1,6 +1,5 @@
 """The host port of a node with tenants and two banks of programs: what each one is answered."""
 
-
 import numpy as np
 import pytest
 

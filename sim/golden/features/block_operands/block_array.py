@@ -27,22 +27,8 @@ BANKS = 4
 
 
 class BlockUnits:
-    """State of the array, cycle by cycle.
-
-    Parameters
-    ----------
-    rows, columns : int
-        Parameters of the gateware.
-    block : int
-        Elements of a block.
-    delay : int
-        Cycles that scales take, beyond those of an exponent.
-
-    Members
-    -------
-    leaving : deque of int
-        Rows of results in the skid buffer: 1 for the last one of a tile, else 0.
-    """
+    """State of the array, cycle by cycle: units of rows and columns, with blocks of so many elements. Scales take
+    ``delay`` cycles, beyond those of an exponent."""
 
     SKID = 2
 
@@ -50,7 +36,7 @@ class BlockUnits:
         # Cycles of a block, and from the decision to read one to the cycle in which a tile that it ends is complete.
         self._block, self._cycles = block, block * SLOTS
         self._to_complete = 7 + block + 4 + delay + self._cycles + 4 + 7
-        self.leaving: deque[int] = deque()
+        self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last one of a tile, else 0
         self._columns, self._elements = columns, SLOTS * rows * columns
         self._slot, self._term, self._begun = 0, 0, False
         # Halves of the memory of elements: whether each is full, and whether its block begins and ends a tile.
@@ -112,19 +98,12 @@ class BlockUnits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockArray:
-    """Array of rows by columns of units.
+    """Array of rows by columns of units."""
 
-    Parameters
-    ----------
-    rows, columns : int
-        Parameters of the gateware.
-    operands : str
-        Format of operands, one of blocks.
-    """
-
+    #: Parameters of the gateware.
     rows: int
     columns: int
-    operands: str
+    operands: str  # format of operands, one of blocks
 
     @property
     def _model(self) -> BlockFormat:
@@ -165,13 +144,8 @@ class BlockArray:
         return total
 
     def trace(self, beats: Beats, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle, from reset.
-
-        Parameters
-        ----------
-        willing, ready : array of bool
-            Per cycle, whether the source may begin to offer its next beat, and whether the sink is ready.
-        """
+        """Trace every cycle, from reset: whether the source may begin to offer its next beat in it, and the sink is
+        ready."""
         feed, sink = Feed(len(beats), willing), np.asarray(ready, np.bool_)
         units = BlockUnits(self.rows, self.columns, self._model.block, operands_of(self.operands).delay)
         offered = np.full(feed.end, -1, np.int64)

@@ -19,18 +19,10 @@ Integers = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CentroidTable:
-    """Parameters of the format, and values derived from them.
+    """Parameters of the format, and values derived from them."""
 
-    Parameters
-    ----------
-    centroids : int
-        Centroids of a table: 4, 8, 16, 32 or 64.
-    loaded : bool
-        Whether the host loads decoders with the table, so that no packet carries it.
-    """
-
-    centroids: int = 16
-    loaded: bool = False
+    centroids: int = 16  # of a table: 4, 8, 16, 32 or 64
+    loaded: bool = False  # whether the host loads decoders with the table, so that no packet carries it
 
     def __post_init__(self) -> None:
         if self.centroids not in (4, 8, 16, 32, 64):

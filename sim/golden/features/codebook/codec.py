@@ -16,22 +16,12 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CentroidCodec:
-    """Weights as indices of the nearest centroids.
-
-    Parameters
-    ----------
-    code : int
-    centroids : int
-    codebook : tuple of int
-        Numbers, as bits of binary32, in ascending order; by default all are zero.
-    bounds : tuple of int
-        Bounds between centroids.
-    """
+    """Weights as indices of the nearest centroids."""
 
     code: int
     centroids: int
-    codebook: tuple[int, ...] = ()
-    bounds: tuple[int, ...] = ()
+    codebook: tuple[int, ...] = ()  # numbers, as bits of binary32, in ascending order; by default all are zero
+    bounds: tuple[int, ...] = ()  # between centroids
 
     weights = True
     gradients = False

@@ -31,38 +31,21 @@ def multiply(indices: npt.ArrayLike, centroids: npt.ArrayLike, inputs: npt.Array
 
 @dataclasses.dataclass(frozen=True)
 class ProductTrace:
-    """Handshakes of a product unit, cycle by cycle.
-
-    Members
-    -------
-    i_valid, i_ready, o_valid : array of bool
-    offered : array of int
-        Per cycle with ``o_valid``, the index of the result on offer; elsewhere -1.
-    multiplied : array of bool
-    """
+    """Handshakes of a product unit, cycle by cycle."""
 
     i_valid: Flags
     i_ready: Flags
     o_valid: Flags
-    offered: Integers
+    offered: Integers  # per cycle with ``o_valid``, the index of the result on offer; elsewhere -1
     multiplied: Flags
 
 
 def trace_product(table: CentroidTable, columns: Sequence[int], *, willing: npt.ArrayLike, ready: npt.ArrayLike,
                   opened: int = 0) -> ProductTrace:
-    """Trace every cycle of a product unit that has its table.
+    """Trace every cycle of a product unit that has its table, and whose sums are clear from a cycle on.
 
-    Parameters
-    ----------
-    table : CentroidTable
-    columns : sequence of int
-        Columns of each matrix; a matrix has as many rows as there are lanes.
-    willing : array of cycles
-        Whether the source may begin to offer its next column.
-    ready : array of cycles
-        Whether the sink is ready.
-    opened : int
-        Cycle from which on the sums are clear.
+    Matrices have so many ``columns``, and as many rows as there are lanes. In each cycle the source may begin to
+    offer its next column or not, and the sink is ready or not.
     """
     feed, output = stream.Feed(sum(columns), willing), stream.Output(ready)
     multiplied = np.zeros(feed.end, np.bool_)

@@ -36,16 +36,8 @@ Indices = npt.NDArray[np.integer]
 
 
 def gather(indices: Indices, x: Array, centroids: int) -> Array:
-    """Sums of the inputs of each example, output and centroid, in shape (examples, outputs, centroids).
-
-    Parameters
-    ----------
-    indices : array
-        In shape (outputs, inputs).
-    x : array
-        In shape (examples, inputs).
-    centroids : int
-    """
+    """Sums of the inputs of each example, output and centroid, in shape (examples, outputs, centroids), of indices in
+    shape (outputs, inputs) and inputs in shape (examples, inputs)."""
     outputs = np.arange(len(indices))
     sums = np.zeros((len(x), len(indices), centroids), x.dtype)
     for column, given in zip(indices.T, x.T, strict=True):
@@ -54,17 +46,8 @@ def gather(indices: Indices, x: Array, centroids: int) -> Array:
 
 
 def product(indices: Indices, table: Array, x: Array, start: Array) -> Array:
-    """Outputs, in shape (examples, outputs): ``start``, and the products of sums and centroids.
-
-    Parameters
-    ----------
-    indices, x : array
-        As for :func:`gather`.
-    table : array
-        Centroids.
-    start : array
-        In shape (examples, outputs), or one that is broadcast to it.
-    """
+    """Outputs, in shape (examples, outputs): ``start``, which is broadcast to it, and the products of sums and
+    centroids, which ``table`` has. Indices and inputs are as for :func:`gather`."""
     sums = gather(indices, x, len(table))
     total = np.array(np.broadcast_to(start, sums.shape[:2]), sums.dtype)
     for number, centroid in enumerate(table):
@@ -73,17 +56,8 @@ def product(indices: Indices, table: Array, x: Array, start: Array) -> Array:
 
 
 def gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lanes: int) -> Array:
-    """Gradient of each centroid.
-
-    Parameters
-    ----------
-    indices, x, centroids
-        As for :func:`gather`.
-    upstream : array
-        Gradients of the outputs, in shape (examples, outputs).
-    lanes : int
-        Lanes among which outputs are dealt out.
-    """
+    """Gradient of each centroid, from those of the outputs, in shape (examples, outputs), which are dealt out among
+    lanes. Indices and inputs are as for :func:`gather`."""
     sums = gather(indices, x, centroids)
     totals = np.zeros((lanes, centroids), x.dtype)
     for first in range(0, len(indices), lanes):
@@ -109,14 +83,8 @@ def _combined(totals: Array) -> Array:
 def layer_gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lanes: int) -> Array:
     """Gradient of each centroid of a layer in memory, whose groups of examples and outputs are filled up.
 
-    Parameters
-    ----------
-    indices : array
-        In shape (outputs, inputs), with as many outputs as all lanes of all groups.
-    x, centroids, lanes
-        As for :func:`gradient`.
-    upstream : array
-        Gradients of the outputs that there are, in shape (examples, outputs).
+    As :func:`gradient`, but there are indices of as many outputs as all lanes of all groups have, and ``upstream`` of
+    the outputs that there are.
     """
     outputs, examples = len(indices), -(-len(x) // _EXAMPLES) * _EXAMPLES
     given, beside = np.zeros((examples, x.shape[1]), x.dtype), np.zeros((examples, outputs), x.dtype)
@@ -154,24 +122,11 @@ def unpack_indices(lines: npt.NDArray[np.uint32], columns: int, lanes: int, cent
 
 @dataclasses.dataclass(kw_only=True)
 class Lanes:
-    """Lanes of a unit, with the sums of the centroids' gradients that they keep from job to job.
+    """Lanes of a unit, with the sums of the centroids' gradients that they keep from job to job."""
 
-    Parameters
-    ----------
-    table : array
-        Centroids.
-    lanes : int
-        Outputs of a job.
-
-    Members
-    -------
-    totals : array
-        In shape (lanes, centroids).
-    """
-
-    table: Array
-    lanes: int
-    totals: Array = dataclasses.field(init=False)
+    table: Array  # centroids
+    lanes: int  # outputs of a job
+    totals: Array = dataclasses.field(init=False)  # in shape (lanes, centroids)
 
     def __post_init__(self) -> None:
         self.totals = np.zeros((self.lanes, len(self.table)), np.float32)

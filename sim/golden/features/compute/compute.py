@@ -199,53 +199,26 @@ def spaces(nodes: Nodes, rank: int) -> Memories:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Compute engine of a node.
+    """Compute engine of a node."""
 
-    Parameters
-    ----------
-    rows, lanes : int
-        Units of the array: rows, and columns, which are the elements of a memory row as well.
-    blocks : int
-        Blocks of a panel.
-    columns : int
-        Most columns of a function of rows.
-    scale_mask : bool
-        Whether products can be scaled and masked.
-    operands : str
-        Format of the operands of products.
-    centroids : int
-        Of a table; 0 in an engine without.
-    sequences : bool
-        Whether there are functions of sequences: ROWS, SOFTMAX, and labels of padding.
-    """
-
+    #: Units of the array: rows, and columns, which are the elements of a memory row as well.
     rows: int
     lanes: int
-    blocks: int = 128
-    columns: int = 64
-    scale_mask: bool = False
-    operands: str = FP32
-    centroids: int = 0
-    sequences: bool = False
+    blocks: int = 128  # of a panel
+    columns: int = 64  # most columns of a function of rows
+    scale_mask: bool = False  # whether products can be scaled and masked
+    operands: str = FP32  # format of the operands of products
+    centroids: int = 0  # of a table; 0 in an engine without
+    sequences: bool = False  # whether there are functions of sequences: ROWS, SOFTMAX, and labels of padding
 
     def run(self, memories: Memories, *, base: int, length: int, offset: int = 0,
             owners: RowOwners | None = None) -> Outcome:
         """Run a command, and replace what it writes.
 
-        With row owners a list ends behind the first instruction that reads a row as another buffer's than the one
+        The list is at ``base`` in the activations; every size of 0 in it is ``length``, the rows of the microbatch,
+        and ``offset`` is added to the base of relative operands. A node with row owners stamps those of the rows that
+        it writes. There a list ends behind the first instruction that reads a row as another buffer's than the one
         that has written it, and the lowest such row is in the detail.
-
-        Parameters
-        ----------
-        memories : dict of Place to array of uint32
-        base : int
-            Address of the list in the activations.
-        length : int
-            Rows of the microbatch: every size of 0 in the list.
-        offset : int
-            What is added to the base of relative operands.
-        owners : RowOwners, optional
-            Owners of the rows of activations, which it stamps, of a node with row owners.
         """
         if not length:
             return Outcome(EventStatus.BAD_LENGTH, 1)
@@ -397,19 +370,8 @@ class Engine:
     def _operand(self, field: dict[str, int], stride: int, shape: tuple[int, int], offset: int,
                  sizes: Mapping[Place, int], *, ones: bool = False, target: bool = False, repeats: bool = False,
                  inside: bool = False) -> Operand:
-        """A checked operand.
-
-        Parameters
-        ----------
-        ones : bool
-            Whether it may be of ones.
-        target : bool
-            Whether it is written, so that it must not be of weights.
-        repeats : bool
-            Whether all rows may be one.
-        inside : bool
-            Whether it may begin inside a memory row.
-        """
+        """A checked operand: it may be of ``ones``; is a ``target``, so that it must not be of weights; has one row
+        in place of all if it ``repeats``; and may begin ``inside`` a memory row."""
         _refuse(field["place"] not in list(Place))
         place, (rows, columns) = Place(field["place"]), shape
         if place is Place.ONES:

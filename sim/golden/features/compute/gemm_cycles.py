@@ -32,28 +32,17 @@ _QUIET = Memory()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GemmCycles:
-    """Cycles of the unit.
+    """Cycles of the unit."""
 
-    Parameters
-    ----------
-    rows, lanes, blocks : int
-        Parameters of the gateware.
-    product, scaling : int
-        Cycles from elements to their product in the array, and to that with a scale.
-    scale_mask : bool
-        Whether results pass the unit that scales and masks them.
-    operands : str
-        Format of operands; ``product`` has no effect on those that are multiplied in blocks.
-    memory : Memory
-    """
-
+    #: Parameters of the gateware.
     rows: int
     lanes: int
     blocks: int = 128
+    #: Cycles from elements to their product in the array, and to that with a scale.
     product: int = 6
     scaling: int = 6
-    scale_mask: bool = False
-    operands: str = FP32
+    scale_mask: bool = False  # whether results pass the unit that scales and masks them
+    operands: str = FP32  # format of operands; ``product`` has no effect on those that are multiplied in blocks
     memory: Memory = _QUIET
 
     #: Cycles from a job to ``bad``.

@@ -1,8 +1,4 @@
-"""Factors and order of a matrix product that take the fewest cycles, by the model of its cycles.
-
-``python -m sim.golden.features.compute.gemm_factors`` prints those of a training step of digits, and the use of the
-units in it.
-"""
+"""Factors and order of a matrix product that take the fewest cycles, by the model of its cycles."""
 
 import dataclasses
 import functools
@@ -86,20 +82,3 @@ def training_step(share: int, widths: tuple[int, ...], lanes: int) -> dict[str, 
                 m=share, n=inputs, k=outputs, gated=1, a=values(layer + 1), b=Matrix(1, 0, strides[layer]),
                 c=values(layer), gate=values(layer))
     return jobs
-
-
-def _print_step(rows: int = 4, lanes: int = 4) -> None:
-    model = GemmCycles(rows=rows, lanes=lanes)
-    useful = cycles = 0
-    for name, job in training_step(30, (64, 64, 10), lanes).items():
-        best = best_factors(model, job)
-        taken, terms = model.cycles(best), job.m * job.n * job.k
-        useful, cycles = useful + terms, cycles + taken
-        factors = best.tile, best.row_tiles, best.column_tiles, best.rounds, ORDERS[best.order]
-        print(f"{name:10} {job.m:3} x {job.k:2} x {job.n:2}  {taken:6,} cycles  {terms / taken / rows / lanes:6.1%}"
-              f"  {factors}")
-    print(f"{'in all':24} {cycles:6,} cycles  {useful / cycles / rows / lanes:6.1%}")
-
-
-if __name__ == "__main__":
-    _print_step()

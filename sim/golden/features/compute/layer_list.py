@@ -75,20 +75,8 @@ def _operand_rows(words: Bits, length: int, lanes: int, sequences: bool) -> list
 
 
 def check_cycles(words: Bits, length: int, *, lanes: int, centroids: int = 0, sequences: bool = False) -> int:
-    """Cycles from an instruction to the verdict on it.
-
-    Parameters
-    ----------
-    words : array of uint32
-        The instruction.
-    length : int
-        Length of the command.
-    lanes : int
-    centroids : int
-        Of a table; 0 where there are no products with them.
-    sequences : bool
-        Whether there are functions of sequences.
-    """
+    """Cycles from an instruction of a command of some length to the verdict on it, with so many centroids in a table,
+    or 0 without, and with functions of sequences or without."""
     if _kind(words) == Kind.END:
         return _END
     if _kind(words) not in (Kind.GEMM, Kind.VECTOR, *((Kind.CENTROID,) if centroids else ()),
@@ -108,28 +96,15 @@ def job_cycles(words: Bits) -> int:
 
 
 def read_cycles(*, lanes: int, answer: int) -> int:
-    """Cycles from the start, or from taking an instruction, to the offer of the next one.
-
-    Parameters
-    ----------
-    lanes : int
-    answer : int
-        Cycles from a request to its answer; requests follow each other in consecutive cycles.
-    """
+    """Cycles from the start, or from taking an instruction, to the offer of the next one. Answers come ``answer``
+    cycles after their requests, which follow each other in consecutive cycles."""
     return int(INSTRUCTION_WORDS) // lanes + 2 + answer
 
 
 def command_cycles(instructions: list[Bits], length: int, *, lanes: int, answer: int, centroids: int = 0,
                    sequences: bool = False) -> int:
-    """Cycles of a LAYERS without those of its jobs, if nothing makes its memory ports wait.
-
-    Parameters
-    ----------
-    instructions : list of array of uint32
-        The list, with its END.
-    length, lanes, answer, centroids, sequences
-        As for :func:`check_cycles` and :func:`read_cycles`.
-    """
+    """Cycles of a LAYERS without those of its jobs, if nothing makes its memory ports wait. The list has its END;
+    other parameters are as for :func:`check_cycles` and :func:`read_cycles`."""
     walks = sum(2 * read_cycles(lanes=lanes, answer=answer) + job_cycles(words)
                 + check_cycles(words, length, lanes=lanes, centroids=centroids, sequences=sequences)
                 for words in instructions)

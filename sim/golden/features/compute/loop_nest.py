@@ -126,14 +126,9 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopNest:
-    """Loop nest.
+    """Loop nest."""
 
-    Parameters
-    ----------
-    rows, lanes, blocks, terms : int
-        Parameters of the gateware.
-    """
-
+    #: Parameters of the gateware.
     rows: int
     lanes: int
     blocks: int = 128
@@ -241,16 +236,8 @@ class LoopNest:
                     final=ends & step.final)
 
     def trace(self, jobs: Sequence[Job], *, willing: npt.ArrayLike, ready: dict[str, npt.ArrayLike]) -> Trace:
-        """Trace every cycle, from reset.
-
-        Parameters
-        ----------
-        jobs : sequence of Job
-        willing : array of bool
-            Per cycle, whether the source may begin to offer its next job.
-        ready : dict of arrays of bool
-            Per cycle, whether the sinks of ``panels``, ``tiles`` and ``o`` are ready.
-        """
+        """Trace every cycle, from reset: whether the source may begin to offer its next job in it, and whether the
+        sinks of ``panels``, ``tiles`` and ``o`` are ready."""
         feed = Feed(len(jobs), willing)
         outputs = {name: Output(ready[name]) for name in ("panels", "tiles", "o")}
         found: dict[str, list] = {"panels": [], "tiles": [], "o": []}

@@ -31,22 +31,9 @@ def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, firs
                initial: npt.ArrayLike = False, operands: str = FP32) -> Bits:
     """Sums after one more term, as bit patterns: product and sum are each rounded.
 
-    Parameters
-    ----------
-    total : array
-        Sums before.
-    a, b : array
-        Factors of the term.
-    first : array of bool
-        The sum begins with this term, at +0.0.
-    negative : array of bool
-        It begins at -0.0.
-    bubble : array of bool
-        The term is -0.0 in place of the product.
-    initial : array of bool
-        The term is ``b``.
-    operands : str
-        Format of the factors.
+    The term has the factors ``a`` and ``b``, in the format of operands. Where it is the ``first``, the sum begins
+    with it, at +0.0, or at -0.0 if it is ``negative`` as well; a ``bubble`` is -0.0 in place of the product, and an
+    ``initial`` term is ``b``.
     """
     zero = np.where(negative, _NEGATIVE, np.uint32(0))
     term = np.where(initial, np.asarray(b, np.uint32), operands_of(operands).multiply(a, b))
@@ -56,19 +43,12 @@ def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, firs
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Beats:
-    """Beats of the array's operands, whole rounds of eight.
+    """Beats of the array's operands, whole rounds of eight."""
 
-    Members
-    -------
-    a, b : array of uint32, (beats, rows) and (beats, columns)
-    rows : array of bool, (beats, rows)
-        Rows that take part.
-    initial, first, last, tile : array, (beats,)
-    """
-
-    a: Bits
-    b: Bits
-    rows: Flags
+    a: Bits  # of shape (beats, rows)
+    b: Bits  # of shape (beats, columns)
+    rows: Flags  # that take part, of shape (beats, rows)
+    #: One for each beat.
     initial: Flags
     first: Flags
     last: Flags
@@ -103,15 +83,8 @@ def tile_order(rows: int, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) -> Results:
-    """Results of tiles that leave an array one after the other.
-
-    Parameters
-    ----------
-    tiles : iterable of (array of uint32, int)
-        Sums of each tile, in shape (slots, rows, columns), and its form.
-    rows, columns : int
-        Those of the array.
-    """
+    """Results of tiles that leave an array one after the other, from their sums, in shape (slots, rows, columns), and
+    forms."""
     empty = np.zeros(0, np.int64)
     found = [(np.zeros((0, columns), np.uint32), empty, empty, empty.astype(np.bool_))]
     for totals, tile in tiles:
@@ -121,25 +94,13 @@ def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) ->
 
 
 class MacUnits:
-    """State of the array between operands that move on and results, cycle by cycle.
-
-    Parameters
-    ----------
-    rows : int
-        Rows of units.
-    product : int
-        Cycles from elements to their product.
-
-    Members
-    -------
-    leaving : deque of int
-        Rows of results in the skid buffer: 1 for the last one of a tile, else 0.
-    """
+    """State of the array between operands that move on and results, cycle by cycle: rows of units, and cycles from
+    elements to their product."""
 
     SKID, BANKS = 2, 2
 
     def __init__(self, rows: int, product: int) -> None:
-        self.leaving: deque[int] = deque()
+        self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last one of a tile, else 0
         self._rows, self._product = rows, product
         self._slot = 0
         self._held: tuple[bool, bool] | None = None  # a last round begins, and ends
@@ -185,22 +146,13 @@ class MacUnits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MacArray:
-    """Array of rows by columns of units.
+    """Array of rows by columns of units."""
 
-    Parameters
-    ----------
-    rows, columns : int
-        Parameters of the gateware.
-    product : int
-        Cycles from elements to their product.
-    operands : str
-        Format of operands.
-    """
-
+    #: Parameters of the gateware.
     rows: int
     columns: int
-    product: int = 6
-    operands: str = FP32
+    product: int = 6  # cycles from elements to their product
+    operands: str = FP32  # format of operands
 
     #: Cycles from the issue of a beat to the cycle in which its sum is stored, beside the multiplier's.
     STORE = SLOTS
@@ -225,18 +177,12 @@ class MacArray:
         return results_of(found, rows=self.rows, columns=self.columns)
 
     def trace(self, last: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle, from reset.
+        """Trace every cycle, from reset: whether the source may begin to offer its next beat in it, and the sink is
+        ready. Rounds of beats that are ``last`` are the last of their sums.
 
         A beat is accepted when the one before is issued, and issued from the next cycle on: in any if no sum is under
         way, else a multiple of eight cycles and one later than the beat before. The first beat of a last round also
         waits for a bank, which is free again when the last row of the tile before the last has been read.
-
-        Parameters
-        ----------
-        last : array of bool
-            Per beat, whether its round is the last of its sums.
-        willing, ready : array of bool
-            Per cycle, whether the source may begin to offer its next beat, and whether the sink is ready.
         """
         final = np.asarray(last, np.bool_)
         feed, drain = Feed(len(final), willing), _Drain(ready, SLOTS * self.rows)
@@ -260,13 +206,7 @@ class MacArray:
 
 
 class _Drain:
-    """Drain of complete tiles: place and result of each row, two stages that move together, and a skid buffer.
-
-    Members
-    -------
-    offered : array of int
-        Per cycle, the index of the row on offer; -1 without one.
-    """
+    """Drain of complete tiles: place and result of each row, two stages that move together, and a skid buffer."""
 
     BANKS = 2
 
@@ -274,7 +214,7 @@ class _Drain:
         self._ready = first_from(ready)
         self._length = length
         self._end = len(self._ready) - 1
-        self.offered = np.full(self._end, -1, np.int64)
+        self.offered = np.full(self._end, -1, np.int64)  # per cycle, the index of the row on offer; -1 without one
         self._rows, self._placed, self._departed = 0, -1, -1
         # Cycles in which the buffer is full, of the latest rows: the first, and the one after the last.
         self._full: list[tuple[int, int]] = []

@@ -16,24 +16,14 @@ def _always(_cycle: int) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Pace of the memories: each function tells for a cycle whether something may move.
+    """Pace of the memories: each function tells for a cycle whether something may move."""
 
-    Members
-    -------
-    latency : int
-        Fewest cycles from the acceptance of a request to its response.
-    request, write : function
-        Whether a request, and a write, is accepted.
-    response : function
-        Whether there is a response, if one is due.
-    commit : function
-        Whether the oldest write gets into the memory, from the cycle after its acceptance on.
-    """
-
-    latency: int = 2
+    latency: int = 2  # fewest cycles from the acceptance of a request to its response
+    #: Whether a request, and a write, is accepted.
     request: Callable[[int], bool] = _always
-    response: Callable[[int], bool] = _always
+    response: Callable[[int], bool] = _always  # whether there is a response, if one is due
     write: Callable[[int], bool] = _always
+    #: Whether the oldest write gets into the memory, from the cycle after its acceptance on.
     commit: Callable[[int], bool] = _always
 
 

@@ -37,30 +37,18 @@ class Read:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Handshakes of all streams, cycle by cycle.
+    """Handshakes of all streams, cycle by cycle."""
 
-    Members
-    -------
-    signals : dict of arrays of bool
-        ``fill__valid``, ``fill__ready``, ``read__valid``, ``read__ready``, ``o__valid``.
-    offered : array of int
-        Per cycle with ``o__valid``, the index of the operands on offer; elsewhere -1.
-    """
-
+    #: ``fill__valid``, ``fill__ready``, ``read__valid``, ``read__ready``, ``o__valid``.
     signals: dict[str, npt.NDArray[np.bool_]]
-    offered: npt.NDArray[np.int64]
+    offered: npt.NDArray[np.int64]  # per cycle with ``o__valid``, the index of the operands on offer; elsewhere -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PanelBuffer:
-    """Panel buffer.
+    """Panel buffer."""
 
-    Parameters
-    ----------
-    lanes, width, blocks : int
-        Parameters of the gateware.
-    """
-
+    #: Parameters of the gateware.
     lanes: int
     width: int
     blocks: int
@@ -89,17 +77,8 @@ class PanelBuffer:
 
     def trace(self, fills: Sequence[int], reads: Sequence[int], *, willing: Sequence[npt.ArrayLike],
               ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle, from reset.
-
-        Parameters
-        ----------
-        fills, reads : sequence of int
-            Memory rows, and reads, of each panel.
-        willing : sequence of two arrays of bool
-            Per cycle, whether the sources of rows and of reads may begin to offer their next beats.
-        ready : array of bool
-            Per cycle, whether the sink is ready.
-        """
+        """Trace every cycle, from reset, of panels of so many memory rows and reads: whether the sources of rows and
+        of reads may begin to offer their next beats in it, and whether the sink is ready."""
         stages = Stages(self.READ, ready)
         filling, reading = Feed(sum(fills), willing[0]), Feed(sum(reads), willing[1])
         readable = np.zeros(stages.end, np.bool_)

@@ -27,23 +27,14 @@ _BLOCK_ARRAY: OnDemand[Any] = OnDemand(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MatrixProduct:
-    """Matrix product.
+    """Matrix product."""
 
-    Parameters
-    ----------
-    rows, columns, blocks : int
-        Parameters of the gateware.
-    product : int
-        Cycles from elements to their product.
-    operands : str
-        Format of operands.
-    """
-
+    #: Parameters of the gateware.
     rows: int
     columns: int
     blocks: int = 128
-    product: int = 6
-    operands: str = FP32
+    product: int = 6  # cycles from elements to their product
+    operands: str = FP32  # format of operands
 
     #: Cycles from a job to the first beat at the panels, from the last row of a panel to a read, and from there to
     #: the array.
@@ -65,14 +56,8 @@ class MatrixProduct:
         return MacArray(rows=self.rows, columns=self.columns, product=self.product, operands=self.operands)
 
     def fills(self, job: Job, a: Bits, b: Bits, *, by_rows: tuple[bool, bool]) -> dict[str, list[Fill]]:
-        """Panels of A and of B, in the order in which they are loaded.
-
-        Parameters
-        ----------
-        a, b : array of uint32, (m, k) and (k, n)
-        by_rows : two bools
-            Whether memory rows are pieces of rows of A, and of rows of B; else they are pieces of columns.
-        """
+        """Panels of A, (m, k), and of B, (k, n), in the order in which they are loaded. Memory rows of each are
+        pieces of its rows, or else of its columns."""
         panels: dict[str, list[Fill]] = {"a": [], "b": []}
         stride = self.loops.strides(job)
         for step in self.loops.steps(job):
@@ -145,12 +130,7 @@ class MatrixProduct:
         return tiles, np.concatenate([empty, *initials]), np.concatenate(results)
 
     def cycles(self, job: Job, *, filled: int) -> int:
-        """Cycles from the offer of a job to the end of the last row of results, if nothing holds the array.
-
-        Parameters
-        ----------
-        filled : int
-            Cycles until the first panels have been taken.
-        """
+        """Cycles from the offer of a job to the end of the last row of results, if nothing holds the array, and the
+        first panels have been taken ``filled`` cycles after it."""
         first = max(self.FIRST, filled - 1 + self.FILL) + self.READ
         return first + self.loops.cycles(job) + self.product + SLOTS + 4 + SLOTS * self.rows

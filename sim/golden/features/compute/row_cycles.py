@@ -19,28 +19,15 @@ _NUMBERED = (Load.TABLE, Load.TARGET)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowCycles:
-    """Cycles of jobs.
+    """Cycles of jobs."""
 
-    Parameters
-    ----------
-    lanes : int
-        Elements of a memory row.
-    latency : int
-        Cycles from the control of an element to its result.
-    roots, interval : int
-        Cycles from a square to the reciprocal of its root, and from one to the next.
-    answer : int
-        Cycles from a request to its answer.
-    settle : int
-        Cycles from the acceptance of a write until it is in its memory.
-    """
-
-    lanes: int = 4
-    latency: int = 23
+    lanes: int = 4  # elements of a memory row
+    latency: int = 23  # cycles from the control of an element to its result
+    #: Cycles from a square to the reciprocal of its root, and from one to the next.
     roots: int = 60
     interval: int = 2
-    answer: int = 5
-    settle: int = 2
+    answer: int = 5  # cycles from a request to its answer
+    settle: int = 2  # cycles from the acceptance of a write until it is in its memory
 
     #: Cycles from a job to ``bad``.
     CHECKED = 2

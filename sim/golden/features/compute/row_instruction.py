@@ -121,20 +121,11 @@ class Rows:
 
 def rows_instruction(fields: dict[str, Any], *, size: Callable[[str], int], columns: int,
                      refuse: Callable[[object], None], operand: Callable[..., Operand]) -> Rows:
-    """A checked instruction, without what its function does not use.
+    """A checked instruction, from the fields of :func:`~hdl.features.compute.layer_list.row_layout`, without what its
+    function does not use.
 
-    Parameters
-    ----------
-    fields : dict
-        Fields of :func:`~hdl.features.compute.layer_list.row_layout`.
-    size : callable
-        Size of a name, checked.
-    columns : int
-        Most columns.
-    refuse : callable
-        Raises an exception if its argument is true.
-    operand : callable
-        Operand of a name, a stride and a shape, checked. Options are those of an engine's.
+    ``size`` and ``operand`` give what has a name, checked, the latter from its stride, its shape and the options of
+    an engine's; ``refuse`` raises an exception if its argument is true.
     """
     started = fields["started"]
     refuse(fields["reserved_0"] or fields["function"] not in list(RowFunction))

@@ -12,16 +12,7 @@ Owned = tuple[npt.ArrayLike, int]
 
 
 class RowOwners:
-    """Number of the buffer that has written each row; 0 is that of any buffer.
-
-    Parameters
-    ----------
-    rows : int
-
-    Members
-    -------
-    numbers : array of uint8
-    """
+    """Number of the buffer that has written each row; 0 is that of any buffer."""
 
     def __init__(self, rows: int):
         self.numbers: npt.NDArray[np.uint8] = np.zeros(rows, np.uint8)

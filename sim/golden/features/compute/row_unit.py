@@ -112,15 +112,7 @@ class Run:
 
 
 def run(job: Job, memories: Sequence[Bits], *, columns: int = 64) -> Run:
-    """Run a job on memories, which are arrays of (rows, lanes) and are changed.
-
-    Parameters
-    ----------
-    job : Job
-    memories : sequence of arrays
-    columns : int
-        Most columns of the unit.
-    """
+    """Run a job on memories, which are arrays of (rows, lanes) and are changed, with most columns of the unit."""
     found = Run()
     if not job.legal(columns):
         found.bad = True

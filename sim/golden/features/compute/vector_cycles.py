@@ -17,27 +17,13 @@ EXPONENTIAL, SUM, ONCE, BRIEF = 12, 1, 17, 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorCycles:
-    """Cycles of jobs.
+    """Cycles of jobs."""
 
-    Parameters
-    ----------
-    units : int
-        Multiply-add pipelines.
-    interval : int
-        Cycles of a quotient.
-    quotient_latency : int
-        Cycles from an element to its gradient.
-    answer : int
-        Cycles from a request to its answer.
-    product_latency : int
-        Cycles from an element to its product with a reciprocal.
-    """
-
-    units: int = 4
-    interval: int = 2
-    quotient_latency: int = 53
-    answer: int = 5
-    product_latency: int = 20
+    units: int = 4  # multiply-add pipelines
+    interval: int = 2  # cycles of a quotient
+    quotient_latency: int = 53  # cycles from an element to its gradient
+    answer: int = 5  # cycles from a request to its answer
+    product_latency: int = 20  # cycles from an element to its product with a reciprocal
 
     def job(self, rows: int, columns: int, *, loss_lane: int = 0, softmax: bool = False) -> int:
         """Cycles from the acceptance of a job to ``done``."""

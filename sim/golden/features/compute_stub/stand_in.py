@@ -27,16 +27,9 @@ def compute_cycles(length: int, duration: int, *, lanes: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of the stand-in in one cycle.
+    """Inputs of the stand-in in one cycle."""
 
-    Members
-    -------
-    command : dict or None
-        The command on offer.
-    event_ready, read_ready, write_ready, link_reset : bool
-    """
-
-    command: dict[str, int] | None
+    command: dict[str, int] | None  # the command on offer
     event_ready: bool
     read_ready: bool
     write_ready: bool
@@ -45,34 +38,18 @@ class Inputs:
 
 @dataclasses.dataclass(kw_only=True)
 class Outputs:
-    """Outputs of the stand-in in one cycle.
-
-    Members
-    -------
-    command_ready : bool
-    event : dict or None
-        Tag, status, detail and cycles of the event on offer.
-    read : int or None
-        Row that is asked for.
-    write : tuple of (int, int, int) or None
-        Row on offer to the memory, the row that its elements come from, and how many of them are kept.
-    busy : bool
-    """
+    """Outputs of the stand-in in one cycle."""
 
     command_ready: bool
-    event: dict[str, int] | None
-    read: int | None
+    event: dict[str, int] | None  # tag, status, detail and cycles of the event on offer
+    read: int | None  # row that is asked for
+    #: Row on offer to the memory, the row that its elements come from, and how many of them are kept.
     write: tuple[int, int, int] | None
     busy: bool
 
 
 class StandIn:
-    """Model of the unit of :mod:`hdl.features.compute_stub.stand_in`, one cycle after the other.
-
-    Parameters
-    ----------
-    lanes : int
-    """
+    """Model of the unit of :mod:`hdl.features.compute_stub.stand_in`, one cycle after the other."""
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes

@@ -18,17 +18,10 @@ OUTSTANDING = 32
 
 
 def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: bool) -> int:
-    """Cycles of a command, if nothing but the far memory makes it wait.
+    """Cycles of a command, to the far memory or ``back``, if nothing but that memory makes it wait.
 
-    Parameters
-    ----------
-    length, lanes : int
-    rate : float
-        Words per cycle of the far memory, of which a row takes whole cycles.
-    latency : int
-        Cycles from a request to its answer; those of :data:`OUTSTANDING` rows at this rate, at most.
-    back : bool
-        Whether rows are read from the far memory.
+    It has ``rate`` words per cycle, of which a row takes whole cycles, and answers after ``latency`` cycles: those of
+    :data:`OUTSTANDING` rows at this rate, at most.
     """
     rows = -(-length // lanes)
     if not rows:
@@ -38,62 +31,35 @@ def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: boo
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of the engine in one cycle.
+    """Inputs of the engine in one cycle."""
 
-    Members
-    -------
-    command : dict or None
-        The command on offer.
-    event_ready, read_ready, write_ready, far_ready, link_reset : bool
-    timeout : int
-    answer : int or None
-        Row that an answer of the far memory is about.
-    """
-
-    command: dict[str, int] | None
+    command: dict[str, int] | None  # the command on offer
     event_ready: bool
     read_ready: bool
     write_ready: bool
     far_ready: bool
     link_reset: bool
     timeout: int
-    answer: int | None
+    answer: int | None  # row that an answer of the far memory is about
 
 
 @dataclasses.dataclass(kw_only=True)
 class Outputs:
-    """Outputs of the engine in one cycle.
-
-    Members
-    -------
-    command_ready : bool
-    event : dict or None
-        Tag, status, detail and cycles of the event on offer.
-    read : int or None
-        Row of the near memory that is asked for.
-    write : tuple of (int, int, int) or None
-        Row on offer to the near memory, the far row that its elements come from, and how many of them are kept.
-    far : tuple of (int, int or None, int) or None
-        Row that the far memory is asked for, or is to write, with the near row that its elements come from, and how
-        many of them are kept.
-    busy : bool
-    """
+    """Outputs of the engine in one cycle."""
 
     command_ready: bool
-    event: dict[str, int] | None
-    read: int | None
+    event: dict[str, int] | None  # tag, status, detail and cycles of the event on offer
+    read: int | None  # row of the near memory that is asked for
+    #: Row on offer to the near memory, the far row that its elements come from, and how many of them are kept.
     write: tuple[int, int, int] | None
+    #: Row that the far memory is asked for, or is to write, with the near row that its elements come from, and how
+    #: many of them are kept.
     far: tuple[int, int | None, int] | None
     busy: bool
 
 
 class Mover:
-    """Model of the unit, one cycle after the other.
-
-    Parameters
-    ----------
-    lanes : int
-    """
+    """Model of the unit, one cycle after the other."""
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes

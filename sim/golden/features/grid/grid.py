@@ -26,32 +26,19 @@ Indices = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GridUpdate:
-    """Outcome of a fused update in two dimensions.
+    """Outcome of a fused update in two dimensions."""
 
-    Members
-    -------
-    weights, master, total : array
-        New weights, weights before they went through a codec, and the sum of gradients, of the whole vector.
-    state : list of array
-        State planes of the whole vector.
-    gradients : array of shape (R, C, K)
-        Gradient memories afterwards: each node's block of its row is the sum of the row.
-    words : array of shape (R, C)
-        Words that each node sends, headers and CRCs included.
-    packets : array of shape (R, C)
-        Packets that each node sends.
-    traffic : tuple of list of Traffic
-        Traffic of the sum in each row, of the update in each column, and of the all-gather, which is the same in each
-        row.
-    """
-
+    #: New weights, weights before they went through a codec, and the sum of gradients, of the whole vector.
     weights: Bits
     master: Bits
     total: Bits
-    state: list[Bits]
+    state: list[Bits]  # state planes of the whole vector
+    #: Gradient memories afterwards, of shape (R, C, K): each node's block of its row is the sum of the row.
     gradients: Bits
-    words: npt.NDArray[np.int64]
-    packets: npt.NDArray[np.int64]
+    words: npt.NDArray[np.int64]  # words that each node sends, headers and CRCs included, of shape (R, C)
+    packets: npt.NDArray[np.int64]  # packets that each node sends, of shape (R, C)
+    #: Traffic of the sum in each row, of the update in each column, and of the all-gather, which is the same in each
+    #: row.
     traffic: tuple[list[ring.Traffic], list[ring.Traffic], list[ring.Traffic]]
 
 

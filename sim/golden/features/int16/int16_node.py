@@ -101,17 +101,10 @@ def group_sizes(elements: npt.ArrayLike) -> Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """Result of a fused update.
-
-    Members
-    -------
-    weights : array of int64
-    words : int
-        Compressed words of the gradient, as COMPRESSED_WORDS counts them.
-    """
+    """Result of a fused update."""
 
     weights: Numbers
-    words: int
+    words: int  # compressed words of the gradient, as COMPRESSED_WORDS counts them
 
 
 def update(gradients: npt.ArrayLike, weights: npt.ArrayLike, *, gradient_scale: int, learning_rate: int) -> Update:
@@ -160,24 +153,18 @@ def job_elements(job: masking.Job) -> Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Masked:
-    """Result of MASK.
-
-    Members
-    -------
-    elements : array of int64
-    replaced : int
-        Elements that became the alternative: the count of ELEMENTS_MASKED, and the event's detail if all is well.
-    bad : int, optional
-        Number of the first wrong job: the event's detail, with BAD_MASK. The jobs before it are carried out.
-    """
+    """Result of MASK."""
 
     elements: Numbers
+    #: Elements that became the alternative: the count of ELEMENTS_MASKED, and the event's detail if all is well.
     replaced: int
+    #: Number of the first wrong job: the event's detail, with BAD_MASK. The jobs before it are carried out.
     bad: int | None = None
 
 
 def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Masked:
-    """MASK of elements, by the jobs at the start of a memory.
+    """MASK of elements from ``gradient_base`` on, as many as the command's length, by the jobs at the start of a
+    memory: that of weights from ``weight_base`` to its end. Of the alternative the low 16 bits count.
 
     A job is wrong
 
@@ -186,15 +173,6 @@ def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Mask
     - if a number of rows or columns, or a parameter of a mask, whether or not that is enabled, has more than 12 bits,
       and a diagonal more than 12 beside its sign;
     - if it is external, or its ``elements`` are not count * rows * columns, or more than are left.
-
-    Parameters
-    ----------
-    elements : array
-        Elements from ``gradient_base`` on, as many as the command's length.
-    jobs : array
-        Contents of the weight memory from ``weight_base`` to its end.
-    alternative : int
-        Number whose low 16 bits count.
     """
     result = np.array(elements, np.int64)
     memory = np.asarray(jobs, np.int64)

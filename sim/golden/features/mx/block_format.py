@@ -48,42 +48,24 @@ class BlockFormat:
     """Format with one exponent per block: its parameters, and values derived from them.
 
     A magnitude is a field, and ``fraction_bits`` below it; numbers with the field zero have no hidden bit.
-
-    Members
-    -------
-    block, subset : int
-        Elements that share an exponent, and elements that share a difference to it.
-    exponent_bits, difference_bits, magnitude_bits, fraction_bits : int
-        Widths.
-    top_field, largest : int
-        Field of the largest magnitude, and that magnitude.
-    lowest : int
-        Smallest exponent of a block.
-    complement : bool
-        Whether elements are in two's complement.
-    infinities : bool
-        Whether the highest field holds infinities and NaNs.
-    nan_magnitude : int or None
-        Magnitude that is a NaN.
-    rounding : Rounding
-    seed : int
-        Seed of stochastic rounding; at most 64 bits.
     """
 
+    #: Elements that share an exponent, and elements that share a difference to it.
     block: int
     subset: int
     exponent_bits: int
     difference_bits: int
     magnitude_bits: int
     fraction_bits: int
+    #: Field of the largest magnitude, and that magnitude.
     top_field: int
     largest: int
-    lowest: int
-    complement: bool
-    infinities: bool
-    nan_magnitude: int | None
+    lowest: int  # smallest exponent of a block
+    complement: bool  # whether elements are in two's complement
+    infinities: bool  # whether the highest field holds infinities and NaNs
+    nan_magnitude: int | None  # magnitude that is a NaN
     rounding: Rounding
-    seed: int
+    seed: int  # of stochastic rounding; at most 64 bits
 
     @property
     def above(self) -> int | None:
@@ -136,17 +118,8 @@ class BlockFormat:
         return RandomBits(self.seed)
 
     def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
-        """Quantize elements to blocks; the last block is filled up with +0.
-
-        Parameters
-        ----------
-        bits : array
-            Encodings of the elements.
-        random : RandomBits or None
-            Source of bits for stochastic rounding; by default, the bits after a reset.
-        bf16 : bool
-            Whether elements are bfloat16.
-        """
+        """Quantize elements, encodings of binary32 or of bfloat16, to blocks; the last block is filled up with +0.
+        Bits for stochastic rounding are those after a reset, by default."""
         given = np.asarray(bits, np.uint32)
         count = -(-len(given) // self.block)
         elements = np.zeros((count, self.block), np.int64)

@@ -32,13 +32,7 @@ class Scale(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Microscaling(BlockFormat):
-    """One of the formats of OCP MX.
-
-    Parameters
-    ----------
-    element : Element
-    scale : Scale
-    """
+    """One of the formats of OCP MX."""
 
     element: Element
     scale: Scale = Scale.FLOOR

@@ -17,25 +17,14 @@ _BIAS = 127
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedExponent(BlockFormat):
-    """Integers with a sign, below a block's exponent and a subset's difference to it.
+    """Integers with a sign, below a block's exponent and a subset's difference to it."""
 
-    Parameters
-    ----------
-    block, subset : int
-        Elements in a block, up to 256, and in a subset: powers of two.
-    exponent_bits : int
-        Width of the block's exponent; 2 to 8.
-    difference_bits : int
-        Width of a difference; 0 to 4. None makes flat block floating point.
-    mantissa_bits : int
-        Width of a magnitude; 1 to 16.
-    """
-
+    #: Elements in a block, up to 256, and in a subset: powers of two.
     block: int = 16
     subset: int = 2
-    exponent_bits: int = 8
-    difference_bits: int = 1
-    mantissa_bits: int = 7
+    exponent_bits: int = 8  # width of the block's exponent; 2 to 8
+    difference_bits: int = 1  # width of a difference, 0 to 4; None makes flat block floating point
+    mantissa_bits: int = 7  # width of a magnitude; 1 to 16
     rounding: Rounding = Rounding.NEAREST_EVEN
     seed: int = 1
 

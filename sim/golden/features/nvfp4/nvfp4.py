@@ -67,13 +67,9 @@ class NVFP4(BlockFormat):
     The scale of a block is its largest magnitude / 6 / tensor scale, rounded to nearest even, at least 2 ** -9 and at
     most 448. An element is number / (block scale * tensor scale), rounded to nearest even, at most 6. Quotients are
     exact. A block with an infinity or a NaN is NaN, with elements of zero.
-
-    Parameters
-    ----------
-    tensor_scale : float
-        A power of two between 2 ** -115 and 2 ** 116: then all numbers of the format are normal ones of binary32.
     """
 
+    #: A power of two between 2 ** -115 and 2 ** 116: then all numbers of the format are normal ones of binary32.
     tensor_scale: float = 1.0
 
     rounding = Rounding.NEAREST_EVEN

@@ -54,49 +54,28 @@ def signal_cycles(hops: int, *, wire: int = 16) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """A command, as far as time goes.
-
-    Members
-    -------
-    name : str
-    duration : int
-    collective : bool
-    waits : tuple of (int, int)
-        For each other queue, in ascending order, (``after``, ``lag``): so many of its commands must have ended, of
-        the pass ``lag`` before this one; 0 for none. A pass before the first one holds at once.
-    remotes : tuple of Remote or None
-        For each node its wait for another one; empty if there is none.
-    """
+    """A command, as far as time goes."""
 
     name: str
     duration: int
     collective: bool = False
+    #: For each other queue, in ascending order, (``after``, ``lag``): so many of its commands must have ended, of the
+    #: pass ``lag`` before this one; 0 for none. A pass before the first one holds at once.
     waits: tuple[tuple[int, int], ...] = ()
-    remotes: tuple[Remote | None, ...] = ()
+    remotes: tuple[Remote | None, ...] = ()  # for each node its wait for another one; empty if there is none
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Time of a command on a node, from its start to its end.
-
-    Members
-    -------
-    node, queue : int
-    name : str
-    start, end : int
-    number : int
-        Number of the pass, from 0.
-    place : int
-        Place in the queue.
-    """
+    """Time of a command on a node, from its start to its end."""
 
     node: int
     queue: int
     name: str
     start: int
     end: int
-    number: int = 0
-    place: int = 0
+    number: int = 0  # number of the pass, from 0
+    place: int = 0  # place in the queue
 
 
 class _Clocks:
@@ -139,24 +118,11 @@ class _Clocks:
 def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int = 1, gap: int = GAP,
              delay: int = DELAY, duration: Duration | None = None,
              signal: Callable[[int], int] = signal_cycles) -> list[Span]:
-    """Spans of all commands, in order of their starts.
+    """Spans of all commands, in order of their starts, of queues that are the same in each pass and on all nodes.
 
-    Parameters
-    ----------
-    queues : sequence of sequence of Timed
-        Commands of each queue, in each pass; the same on all nodes.
-    passes, nodes : int
-    gap, delay : int
-        Cycles between two commands of a queue, and from the end of one to the start of another that waited for it.
-    duration : callable, optional
-        Cycles that take the place of those of the commands.
-    signal : callable
-        Cycles from the end of a command to the start of one that waits for it, so many links further on.
-
-    Raises
-    ------
-    ValueError
-        Commands wait for ever.
+    There are ``gap`` cycles between two commands of a queue, and ``delay`` from the end of one to the start of
+    another that waited for it, or those of a ``signal`` over so many links. ``duration`` takes the place of the
+    commands' own. A ValueError tells of commands that wait for ever.
     """
     clocks = _Clocks(queues, nodes, gap, delay, signal)
     spans: list[Span] = []

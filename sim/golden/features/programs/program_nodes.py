@@ -20,22 +20,10 @@ class ProgramNodes(Nodes):
 
     def run(self, queues: Sequence[Sequence[Placed]], *, passes: int = 1, seed: int = 0, parity: int = 0,
             before: Callable[[int], None] = lambda number: None) -> None:
-        """Run a program, in an order that the seed chooses.
+        """Run a program, in an order that the seed chooses; the first pass is even (0) or odd (1) by its parity.
 
-        Parameters
-        ----------
-        queues : sequence of sequence of Placed
-            Commands of each queue.
-        passes, seed : int
-        parity : int
-            Whether the first pass is even (0) or odd (1).
-        before : callable
-            Called with the number of a pass before the first command of it.
-
-        Raises
-        ------
-        ValueError
-            Commands wait for ever.
+        ``before`` is called with the number of a pass before the first command of it. A ValueError tells of commands
+        that wait for ever.
         """
         generator = np.random.default_rng(seed)
         done = [[0] * len(queues) for _ in range(self.nodes)]

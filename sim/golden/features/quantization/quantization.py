@@ -48,37 +48,19 @@ def requantize(acc: npt.ArrayLike, multiplier: npt.ArrayLike, shift: npt.ArrayLi
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer: a matrix of codes, and parameters of each output. A single number holds for all outputs.
+    """One layer: a matrix of codes, and parameters of each output. A single number holds for all outputs."""
 
-    Parameters
-    ----------
-    codes : array of int, outputs * inputs
-    offsets : array of int
-        Offset Z of each output.
-    variant : Variant or str
-    bits : int
-        Bits of a code: 4 or 8.
-    bias : array of int
-    multiplier, shift : array of int
-        Scale of each output; ignored in the last layer.
-    relu : bool
-        Outputs are clamped to 0 … 255, in place of -128 … 127.
-    signed : bool
-        Inputs are int8, in place of uint8.
-    last : bool
-        Outputs are the sums themselves.
-    """
-
-    codes: Integers
-    offsets: Integers
+    codes: Integers  # of shape (outputs, inputs)
+    offsets: Integers  # offset Z of each output
     variant: Variant
-    bits: int
+    bits: int  # bits of a code: 4 or 8
     bias: Integers
+    #: Scale of each output; ignored in the last layer.
     multiplier: Integers
     shift: Integers
-    relu: bool
-    signed: bool
-    last: bool
+    relu: bool  # outputs are clamped to 0 … 255, in place of -128 … 127
+    signed: bool  # inputs are int8, in place of uint8
+    last: bool  # outputs are the sums themselves
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codes", np.asarray(self.codes, np.int64))

@@ -64,22 +64,13 @@ def fold(fresh: Bits | None, late: Bits, weight: int) -> Bits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Close:
-    """A closed round.
+    """A closed round."""
 
-    Members
-    -------
-    tag : int
-        Number of the round.
-    on_time, late : int
-        Masks of the nodes of which it has a set in time, and a late one.
-    index : int
-        Sum of the weights in sixteenths, modulo 512.
-    """
-
-    tag: int
+    tag: int  # number of the round
+    #: Masks of the nodes of which it has a set in time, and a late one.
     on_time: int
     late: int
-    index: int
+    index: int  # sum of the weights in sixteenths, modulo 512
 
     @property
     def detail(self) -> int:
@@ -98,18 +89,8 @@ def _forgotten(tags: Sequence[int], tag: int, weights: Sequence[int]) -> list[in
 
 
 class Closer:
-    """The node of rank 0, which closes rounds, as far as time goes.
-
-    Parameters
-    ----------
-    nodes : int
-    quorum : int
-        Sets in time that close a round.
-    deadline : int
-        Cycles after which a round is closed that has a set; 0 for none.
-    weights : sequence of int
-        :func:`late_weights`.
-    """
+    """The node of rank 0, which closes rounds, as far as time goes: with a quorum of sets in time, or, if a deadline
+    is not 0, so many cycles after it has a set. Weights are :func:`late_weights`."""
 
     def __init__(self, *, nodes: int, quorum: int, deadline: int = 0, weights: Sequence[int]) -> None:
         self.nodes, self.quorum, self.deadline = nodes, quorum, deadline
@@ -189,32 +170,15 @@ def _exact(gradient: Bits) -> list[int]:
 
 
 class Rounds:
-    """Sets of all nodes of a ring, by the masks of their rounds.
-
-    Parameters
-    ----------
-    nodes : int
-    length : int
-        Elements of a gradient.
-    weights : sequence of int
-        :func:`late_weights`.
-
-    Members
-    -------
-    closed : int or None
-        Number of the latest closed round.
-    ledgers : list of Ledger
-        One for each node.
-    ages : dict of int to int
-        Ages of the late sets that the round has which was closed last, by node.
-    """
+    """Sets of all nodes of a ring, gradients of so many elements, by the masks of their rounds. Weights are
+    :func:`late_weights`."""
 
     def __init__(self, *, nodes: int, length: int, weights: Sequence[int]) -> None:
         self.nodes, self.length = nodes, length
         self.weights = tuple(weights)
-        self.closed: int | None = None
-        self.ledgers = [Ledger(length) for _ in range(nodes)]
-        self.ages: dict[int, int] = {}
+        self.closed: int | None = None  # number of the latest closed round
+        self.ledgers = [Ledger(length) for _ in range(nodes)]  # one for each node
+        self.ages: dict[int, int] = {}  # ages of the late sets that the round has which was closed last, by node
         self._sets: list[dict[int, Bits]] = [{} for _ in range(nodes)]
 
     def ready(self, node: int, tag: int, gradient: npt.NDArray[np.generic]) -> None:
@@ -240,13 +204,8 @@ class Rounds:
         return dict(sorted(self._sets[node].items()))
 
     def close(self, closed: Close) -> list[Bits]:
-        """Close a round; returns the contribution of each node, of which the ring makes the sum.
-
-        Raises
-        ------
-        ValueError
-            The masks name sets that are not there, or the index is not the sum of their weights.
-        """
+        """Close a round; returns the contribution of each node, of which the ring makes the sum. The masks must name
+        sets that are there, and the index be the sum of their weights, or there is a ValueError."""
         tag, index = closed.tag, 0
         found, ages = [], {}
         for node, (sets, ledger) in enumerate(zip(self._sets, self.ledgers, strict=True)):

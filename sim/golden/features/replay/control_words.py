@@ -48,12 +48,7 @@ def keepalive_word(hops: int) -> int:
 
 
 class SignalRelay:
-    """The relay of SIGNALs, cycle by cycle.
-
-    Parameters
-    ----------
-    queues : int
-    """
+    """The relay of SIGNALs, cycle by cycle."""
 
     def __init__(self, *, queues: int) -> None:
         self.queues = queues
@@ -172,15 +167,8 @@ class Message:
 
 
 class ControlHub:
-    """The dispatch of control words, cycle by cycle.
-
-    Parameters
-    ----------
-    takes : sequence of sequence of int
-        Types that each unit takes.
-    tenant : int, optional
-        Tenant whose messages are handed to units, and sent. Without, messages have no marks.
-    """
+    """The dispatch of control words, cycle by cycle, to units that take some types each. With a tenant, that one's
+    messages are handed to units, and sent; without, messages have no marks."""
 
     def __init__(self, *, takes: Sequence[Sequence[int]], tenant: int | None = None) -> None:
         self.tenant = tenant

@@ -102,50 +102,30 @@ class Outputs:
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """State of a gate.
+    """State of a gate."""
 
-    Members
-    -------
-    kept, coming, ended : tuple
-        Messages that were right; words of one that comes, whose check so far is ``check``; one whose last word came
-        in the cycle before. It is dropped if ``refused``: there was no place.
-    place, header
-        Place of the word of the oldest message that is read, and its header if its words go out.
-    local, entering : bool
-        The port has a request of the host, of which more words are to come.
-    remote, open : bool
-        The port has a request of messages, of which more messages are to come.
-    due : int
-        Number of the next one.
-    responding : bool
-        A response to the host has begun.
-    owes : bool
-        A message without words is to be sent back.
-    words
-        Words of a message that is made, of which not the last has gone.
-    held : bool
-        The rest of an answer waits; at rank 0 the rest of the host's packet is dropped.
-    fresh : bool
-        Nothing of an answer has been sent.
-    """
-
+    #: Messages that were right; words of one that comes, whose check so far is ``check``; one whose last word came in
+    #: the cycle before. It is dropped if ``refused``: there was no place.
     kept: tuple[tuple[Beat, ...], ...] = ()
     coming: tuple[Beat, ...] = ()
     check: int = 0
     ended: tuple[Beat, ...] | None = None
     refused: bool = False
+    #: Place of the word of the oldest message that is read, and its header if its words go out.
     place: int | None = None
     header: Header | None = None
+    #: The port has a request of the host, of which more words are to come.
     local: bool = False
     entering: bool = False
+    #: The port has a request of messages, of which more messages are to come.
     remote: bool = False
     open: bool = False
-    due: int = 0
-    responding: bool = False
-    owes: bool = False
-    words: tuple[int, ...] = ()
-    held: bool = False
-    fresh: bool = True
+    due: int = 0  # number of the next one
+    responding: bool = False  # a response to the host has begun
+    owes: bool = False  # a message without words is to be sent back
+    words: tuple[int, ...] = ()  # words of a message that is made, of which not the last has gone
+    held: bool = False  # the rest of an answer waits; at rank 0 the rest of the host's packet is dropped
+    fresh: bool = True  # nothing of an answer has been sent
 
 
 class Gate:

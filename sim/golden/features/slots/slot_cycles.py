@@ -27,22 +27,13 @@ _MESSAGE_EVERY = 4
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Form of packets.
+    """Form of packets."""
 
-    Parameters
-    ----------
-    scatter, gather : tuple of float
-        Words of a packet's payload in either phase: for each element, and for each group of 32 that has begun.
-    adds : int
-        Cycles by which a sum leaves a node behind what comes in.
-    encodes : int
-        The same of new weights, behind the optimizer.
-    """
-
+    #: Words of a packet's payload in either phase: for each element, and for each group of 32 that has begun.
     scatter: tuple[float, float] = (1, 1)
     gather: tuple[float, float] = (1, 0)
-    adds: int = ADDER
-    encodes: int = 0
+    adds: int = ADDER  # cycles by which a sum leaves a node behind what comes in
+    encodes: int = 0  # the same of new weights, behind the optimizer
 
     def words(self, phase: str, elements: int) -> int:
         """Words of a packet."""
@@ -81,27 +72,12 @@ class _Node:
 def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: int = 16, segment: int = 256,
                 room: int = 24, egress_words: int = 1024, update_rate: float = 1.0, messages: bool = False,
                 form: Form = DENSE, laps: int = 2) -> SlotRun:
-    """Cycles of a fused update in slots.
+    """Cycles of a fused update in slots, of a ring of 2 nodes or more.
 
-    Parameters
-    ----------
-    length, nodes : int
-        Elements; nodes of the ring, 2 or more.
-    interleaves : bool
-        Whether the order is that of :mod:`sim.golden.interleaved`.
-    latency, segment : int
-        Cycles of a link's wires; elements of a segment.
-    room : int
-        Packets that an ingress holds.
-    egress_words : int
-        Words that wait for their slot.
-    update_rate : float
-        Elements per cycle of the optimizer.
-    messages : bool
-        Whether there are slots for messages.
-    form : Form
-    laps : int
-        Laps before slots: 2, or 1 where all nodes send their records at once, or 0 where those pass before.
+    ``latency`` is that of a link's wires, ``room`` the packets that an ingress holds, ``egress_words`` are words that
+    wait for their slot, and ``update_rate`` is elements per cycle of the optimizer. The order may be that of
+    :mod:`sim.golden.interleaved`, and there may be slots for messages. Before slots there are 2 ``laps``, or 1 where
+    all nodes send their records at once, or 0 where those pass before.
     """
     if nodes < 2:
         raise ValueError(f"Ring must have 2 nodes or more, not {nodes!r}")

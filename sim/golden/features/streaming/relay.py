@@ -52,25 +52,14 @@ class Functions(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A layer, or a part of its outputs, as it travels.
+    """A layer, or a part of its outputs, as it travels."""
 
-    Members
-    -------
-    layer : int
-        Number of the layer, from 1.
-    inputs, outputs : int
-        Inputs, and outputs of this part.
-    first : int
-        First output of this part.
-    format : str
-        Codec of its weights in FETCH.
-    """
-
-    layer: int
+    layer: int  # number of the layer, from 1
+    #: Inputs, and outputs of this part.
     inputs: int
     outputs: int
-    first: int = 0
-    format: str = RAW
+    first: int = 0  # first output of this part
+    format: str = RAW  # codec of its weights in FETCH
 
     @property
     def words(self) -> int:
@@ -136,25 +125,8 @@ def push_sum(gradients: Bits) -> Bits:
 
 
 class Server:
-    """Masters and state of all units.
-
-    Parameters
-    ----------
-    units : sequence of Unit
-    masters : sequence of array of uint32
-        Of each unit, weights, biases, and zeros up to the next group.
-    planes : int
-        State planes, which are zeros at first.
-
-    Members
-    -------
-    units : list of Unit
-    masters : list of array
-    state : list of list of array
-        Planes of each unit.
-    fetched, pushed : dict of int to Counts
-        Of the last FETCH and PUSH of each unit.
-    """
+    """Masters and state of all units: of each, weights, biases, and zeros up to the next group. State planes are
+    zeros at first."""
 
     def __init__(self, units: Sequence[Unit], masters: Sequence[Bits], *, planes: int):
         for unit, master in zip(units, masters, strict=True):
@@ -163,7 +135,8 @@ class Server:
                                  f"{master.shape!r}")
         self.units = list(units)
         self.masters = [master.copy() for master in masters]
-        self.state = [[np.zeros_like(master) for _ in range(planes)] for master in masters]
+        self.state = [[np.zeros_like(master) for _ in range(planes)] for master in masters]  # planes of each unit
+        #: Of the last FETCH and PUSH of each unit.
         self.fetched: dict[int, Counts] = {}
         self.pushed: dict[int, Counts] = {}
 

@@ -27,27 +27,13 @@ FORMATS = ("raw", "mx4", "mx6", "mx9")
 
 
 class RelayNodes(ProgramNodes):
-    """Memories of workers and of a server, which has the last rank.
-
-    Parameters
-    ----------
-    workers : int
-    weights : array of uint32
-        Masters of all units, which the server has from element 0 on.
-    planes : int
-        State planes of the server, which are zeros at first.
-    options
-        As those of :class:`ProgramNodes`.
-
-    Members
-    -------
-    counts : dict of (str, int) to Counts
-        Of the last BROADCAST and PUSH with each entry of the server's table.
-    """
+    """Memories of workers and of a server, which has the last rank: the masters of all units from element 0 on, and
+    their state planes, which are zeros at first. Options are those of :class:`ProgramNodes`."""
 
     def __init__(self, workers: int, *, weights: Bits, planes: int = 2, **options: Any):
         super().__init__(workers + 1, weights=np.zeros_like(weights), planes=0, **options)
         self.server = workers
+        #: Of the last BROADCAST and PUSH with each entry of the server's table.
         self.counts: dict[tuple[str, int], Counts] = {}
         self.weights[self.server] = weights
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]

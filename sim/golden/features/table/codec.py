@@ -16,20 +16,11 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableCodec:
-    """Weights by tables: exact sign and exponent, and the centroid nearest to the fraction.
-
-    Parameters
-    ----------
-    code : int
-    centroids : int
-        Centroids of fractions.
-    codebook : tuple of int
-        Fractions, in ascending order; by default all are zero.
-    """
+    """Weights by tables: exact sign and exponent, and the centroid nearest to the fraction."""
 
     code: int
-    centroids: int
-    codebook: tuple[int, ...] = ()
+    centroids: int  # of fractions
+    codebook: tuple[int, ...] = ()  # fractions, in ascending order; by default all are zero
 
     weights = True
     gradients = False

@@ -22,27 +22,13 @@ COMPARED = 12
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LookupTable:
-    """Parameters of the format, and values derived from them.
+    """Parameters of the format, and values derived from them."""
 
-    Parameters
-    ----------
-    format : FloatFormat
-        Format of the elements.
-    mantissas : int
-        Representatives of the fractions: 8, 16, 32, 64 or 128.
-    centroids : bool
-        Whether representatives are centroids, and not the middles of bins of equal width.
-    exponents : int
-        Most exponents in a table.
-    loaded : bool
-        Whether the host loads decoders with the centroids, so that no packet carries them.
-    """
-
-    format: FloatFormat = FP32
-    mantissas: int = 32
-    centroids: bool = False
-    exponents: int = 256
-    loaded: bool = False
+    format: FloatFormat = FP32  # of the elements
+    mantissas: int = 32  # representatives of the fractions: 8, 16, 32, 64 or 128
+    centroids: bool = False  # whether representatives are centroids, and not the middles of bins of equal width
+    exponents: int = 256  # most exponents in a table
+    loaded: bool = False  # whether the host loads decoders with the centroids, so that no packet carries them
 
     def __post_init__(self) -> None:
         if self.mantissas not in (8, 16, 32, 64, 128):
@@ -82,15 +68,8 @@ class LookupTable:
         return (front + 3) // 4 + groups * self.code_width(exponents)
 
     def encode(self, elements: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Compress one or more elements.
-
-        Parameters
-        ----------
-        elements : array
-            Encodings of the format.
-        centroids : array or None
-            Fractions in ascending order, one per mantissa; only if the parameters ask for centroids.
-        """
+        """Compress one or more elements, encodings of the format. Centroids, fractions in ascending order, one per
+        mantissa, are given only if the parameters ask for them."""
         given = np.asarray(elements, np.uint32)
         if not len(given):
             raise ValueError("Elements must be at least one, not none")

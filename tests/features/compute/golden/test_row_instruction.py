@@ -1,4 +1,4 @@
-"""Golden model of ROWS and SOFTMAX in a list: each function against its definition, and reasons to refuse one."""
+"""Golden model of ROWS and SOFTMAX in a list: each function against its definition, and the operands that it uses."""
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from hdl.features.compute.layer_list import (
 from sim.golden import summation
 from sim.golden.features.compute import row_functions
 from sim.golden.features.compute.compute import Engine, Outcome, pack
+from tests.features.compute.lists import at
 
 ENGINE = Engine(rows=4, lanes=4, sequences=True)
 LIST, WORDS = 768, 1024
@@ -28,10 +29,6 @@ END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 PLACES = {"x": (Place.ACTIVATIONS, 0), "y": (Place.ACTIVATIONS, 64), "start": (Place.ACTIVATIONS, 128),
           "target": (Place.ACTIVATIONS, 192), "second": (Place.ACTIVATIONS, 256), "third": (Place.ACTIVATIONS, 320),
           "scale": (Place.WEIGHTS, 0), "shift": (Place.WEIGHTS, 8), "deviation": (Place.GRADIENTS, 4)}
-
-
-def at(place, base, *, relative=0):
-    return {"place": place, "base": base, "relative": relative}
 
 
 def rows(function, **changes):
@@ -238,69 +235,3 @@ def test_operands_without_use(memories, function, started):
     for name in used:
         assert run(memories, rows(function, started=started, **{name: at(4, PLACES[name][1])}))[0] == Outcome(
             EventStatus.BAD_INSTRUCTION, 0), name
-
-
-def over(name, *, by=4):
-    place, base = PLACES[name]
-    return at(place, base + by)
-
-
-F = RowFunction
-#: Instructions that are refused, by what is wrong with them.
-WRONG = {
-    "function": rows(8), "function of many bits": rows(1 << 7), "reserved": rows(F.ADD, reserved_0=1),
-    "rows": rows(F.ADD, rows=4096), "columns": rows(F.ADD, columns=65), "count": rows(F.GATHER, count=4096),
-    "ones": rows(F.ADD, x=at(Place.ONES, 0)), "row": rows(F.ADD, x=at(Place.ACTIVATIONS, 2)),
-    "stride in a row": rows(F.ADD, stride_x=10), "short stride": rows(F.ADD, stride_x=4),
-    "no stride": rows(F.ADD, stride_x=0), "scale in a row": rows(F.SCALE, scale=at(Place.WEIGHTS, 2)),
-    "deviation in a row": rows(F.NORM, deviation=at(Place.GRADIENTS, 6)),
-    "deviation to weights": rows(F.NORM, deviation=at(Place.WEIGHTS, 64)),
-    "deviation beyond": rows(F.NORM, deviation=at(Place.GRADIENTS, WORDS - 4)),
-    "table beyond": rows(F.GATHER, x=at(Place.WEIGHTS, WORDS - 6 * STRIDE)),
-    "numbers beyond": rows(F.GATHER, y=at(Place.ACTIVATIONS, WORDS - 8)),
-    "third to weights": rows(F.NORM, started=1, third=at(Place.WEIGHTS, 64)),
-    "second to weights": rows(F.NORM_BACK, second=at(Place.WEIGHTS, 64)),
-    "target over x": rows(F.ADD, target=over("x")), "target over start": rows(F.ADD, target=over("start")),
-    "target and x of other strides": rows(F.ADD, target=at(*PLACES["x"]), stride_target=8),
-    "target is y": rows(F.SOFTMAX_BACK, target=at(*PLACES["y"])),
-    "second is x": rows(F.NORM, second=at(*PLACES["x"])),
-    "second is target": rows(F.NORM, second=over("target", by=0)),
-    "third is target": rows(F.NORM, started=1, third=over("target", by=0)),
-    "third is second": rows(F.NORM, started=1, third=over("second", by=0)),
-    "third over x": rows(F.NORM, started=1, third=over("x")),
-    "target over deviation": rows(F.NORM, deviation=over("target", by=0)),
-    "target over a source of deviations": rows(F.NORM_BACK, deviation=over("target", by=0)),
-    "second over y": rows(F.NORM_BACK, second=over("y")),
-    "target over scale": rows(F.SCALE, scale=over("target")),
-    "target is the table": rows(F.GATHER, target=at(*PLACES["x"]), count=ROWS),
-    "target over numbers": rows(F.GATHER, y=at(Place.ACTIVATIONS, 195)),
-    "table is x": rows(F.SCATTER, target=at(*PLACES["x"]), count=ROWS),
-    "over the list": rows(F.CLEAR, target=at(Place.ACTIVATIONS, LIST - 48)),
-    "deviation in the list": rows(F.NORM, deviation=at(Place.ACTIVATIONS, LIST + 32)),
-    "softmax in place": softmax(target=at(*PLACES["x"])), "softmax over its rows": softmax(target=over("x")),
-    "softmax of many columns": softmax(columns=65), "function of rows": softmax(function=2),
-}
-
-
-@pytest.mark.parametrize("reason", WRONG)
-def test_refusals(memories, reason):
-    """A wrong instruction behind a good one ends the command before either runs."""
-    outcome, before = run(memories, rows(F.CLEAR), WRONG[reason])
-    assert outcome == Outcome(EventStatus.BAD_INSTRUCTION, 1)
-    assert not changed(memories, before)
-
-
-RIGHT = {
-    "third is x": rows(F.NORM, started=1, third=at(*PLACES["x"])),
-    "third is start, target is x": rows(F.NORM, started=1, third=over("start", by=0), target=over("x", by=0)),
-    "gather on a start": rows(F.GATHER, started=1, target=over("start", by=0)),
-    "norm back on a start": rows(F.NORM_BACK, started=1, target=over("start", by=0)),
-    "relative": rows(F.CLEAR, target=at(Place.ACTIVATIONS, 0, relative=1)),
-    "numbers of one place": rows(F.GATHER, stride_y=0), "count without use": rows(F.CLEAR, count=9999),
-    "count of the command": rows(F.GATHER, count=0, stride_y=0),
-}
-
-
-@pytest.mark.parametrize("case", RIGHT)
-def test_no_refusals(memories, case):
-    assert run(memories, RIGHT[case], length=7)[0] == Outcome(EventStatus.OK, 1)

@@ -193,5 +193,5 @@ def test_compiled_sums_are_the_models():
 
 def test_wrong_parameters():
     refuses("Widths must be two or more, not [4]", units_of, [4])
-    with pytest.raises(ValueError, match=r"^Masters of layer 1 must be 288 words, not \(3,\)$"):
-        Server(units_of([16, 16]), [np.zeros(3, np.uint32)], planes=0)
+    refuses("Masters of layer 1 must be 288 words, not (3,)",
+            Server, units_of([16, 16]), [np.zeros(3, np.uint32)], planes=0)

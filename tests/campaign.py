@@ -1,0 +1,65 @@
+"""Campaigns of tests in parts, which processes play, and whose results are kept."""
+
+import concurrent.futures
+import hashlib
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+Key = TypeVar("Key")
+
+#: Option of a campaign, and its default.
+Jobs = Annotated[int, typer.Option(min=1, show_default=False, help="Processes. [default: a core each]")]
+CORES = os.cpu_count() or 1
+
+
+def sources(*folders: str) -> str:
+    """Digest of the sources in some folders of the repository."""
+    root, found = Path(__file__).resolve().parents[1], hashlib.sha256()
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def played(jobs: int, play: Callable[..., Any], parts: Mapping[Key, tuple[Any, ...]],
+           **options: Any) -> Iterator[tuple[Key, Any]]:
+    """Result of each part, by its key, as processes that begin with the first ones come to it."""
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(play, *part, **options): key for key, part in parts.items()}
+        for done in concurrent.futures.as_completed(waiting):
+            yield waiting[done], done.result()
+
+
+def kept(jobs: int, play: Callable[..., dict[str, Any]], parts: Mapping[Path, tuple[Any, ...]],
+         tell: Callable[[dict[str, Any]], str], *, every: int = 1, **options: Any) -> list[dict[str, Any]]:
+    """Results of parts by their files, which keep those of earlier campaigns; tells of ``every`` so many."""
+    for path in parts:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    missing = {path: part for path, part in parts.items() if not path.exists()}
+    results = [json.loads(path.read_text()) for path in parts if path not in missing]
+    if results:
+        print(f"{len(results)} of {len(parts)} parts have been played before", flush=True)
+    for path, result in played(jobs, play, missing, **options):
+        results.append(result)
+        path.with_suffix(".part").write_text(json.dumps(result))
+        path.with_suffix(".part").rename(path)
+        if len(results) % every == 0:
+            print(f"{len(results)} of {len(parts)} parts: {tell(result)}", flush=True)
+    return results
+
+
+def end(path: Path, rows: list[dict[str, Any]], wrong: list[dict[str, Any]], began: float, found: str) -> None:
+    """Write the summary of a campaign, with results that are wrong, and print what was found; end if any is."""
+    summary = {"rows": rows, "wall_seconds": time.monotonic() - began, "wrong": wrong}
+    path.write_text(json.dumps(summary, indent=2))
+    print(f"{found}, {summary['wall_seconds']:.0f} s")
+    if wrong:
+        sys.exit(1)

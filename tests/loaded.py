@@ -1,0 +1,27 @@
+"""Units that are loaded first, for the benches of units (:mod:`tests.hdl.unit_bench`)."""
+
+from sim.verilated.vectors import Feed, Unit
+
+
+class Loaded(Unit):
+    """A unit that takes the rows in ``load``, if there are any, after each reset, in ``spare`` cycles more than they
+    need."""
+
+    load = None
+
+    def __init__(self, component, *, stream="load", spare=20, **options):
+        self.stream, self._spare = stream, spare
+        super().__init__(component, **options)
+
+    def reset(self):
+        super().reset()
+        if self.load is not None:
+            count = len(self.load)
+            trace = self.lockstep(sources={self.stream: Feed(self.load)}, sinks={"o": True},
+                                  cycles=2 * count + self._spare)
+            assert (trace[f"{self.stream}__valid"] & trace[f"{self.stream}__ready"]).sum() == count
+            assert not trace["error"].any()
+
+    def no_more(self):
+        """Beats of a run that loads nothing further."""
+        return {} if self.load is None else {self.stream: self.load[:0]}
