@@ -114,13 +114,7 @@ FEATURES: dict[str, Entry] = {
 
 @functools.cache
 def feature(name: str) -> "Feature":
-    """Description of a feature.
-
-    Raises
-    ------
-    ValueError
-        There is no such feature, or none that it requires.
-    """
+    """Description of a feature; ValueError if there is no such feature, or none that it requires."""
     if name not in FEATURES:
         raise ValueError(f"Feature must be one of {', '.join(FEATURES)}, not {name!r}")
     description: Feature = importlib.import_module(FEATURES[name].module).FEATURE
@@ -163,13 +157,7 @@ def format_names(use: str) -> tuple[str, ...]:
 
 
 def feature_of_format(name: str) -> str:
-    """Name of the feature that adds a format.
-
-    Raises
-    ------
-    KeyError
-        There is none.
-    """
+    """Name of the feature that adds a format; KeyError if there is none."""
     for owner, entry in FEATURES.items():
         if name in entry.formats:
             return owner
