@@ -1,3 +1,5 @@
+# amaranth: UnusedElaboratable=no
+# The latencies of units are needed even if nothing is elaborated.
 """The format bf16: docs/compression/bfloat16.md."""
 
 from hdl.compression.codec import FixedCodec
