@@ -40,7 +40,8 @@ class Deletion:
 
 
 def _run(arguments: list[str], folder: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**own, "PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
                           check=False, timeout=600)
     if done.returncode:

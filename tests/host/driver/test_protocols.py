@@ -27,8 +27,12 @@ from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.driver.ring_collectives import WeightUpdates
+from host.features.compute.list_compute import ListCompute
 from host.features.grid.grid import Shape
 from host.features.grid.switching import GridRings
+from host.features.programs.ring_programs import RingPrograms
+from host.features.quantization.node_inference import NodeInference
+from host.features.quorum.quorum_updates import QuorumUpdates
 from host.features.tenants.tenants import TenantHost
 from host.transports.session import TransportName, open_session
 from sim.golden.ring import block_indices
@@ -96,11 +100,15 @@ RINGS = {"golden": open_golden, "golden_flat": lambda: open_golden(shape=Shape.F
 #: Parts that rings do not have, and how messages about them begin.
 LACKING = {"grid": {"programs": "Programs must be of nodes in one flat ring, not in rings of shape grid",
                     "compute": "Lists of layers must be for nodes in one flat ring, not in rings of shape grid",
-                    "quorum": "Quorum updates must be of nodes in one flat ring, not in rings of shape grid"}}
+                    "quorum": "Quorum updates must be of nodes in one flat ring, not in rings of shape grid",
+                    "inference": "Quantized inference must be of nodes in one flat ring, not in rings of shape grid"}}
 LACKING["golden_grid"] = LACKING["grid"]
 #: Rings whose collectives have no model of their cycles.
 NOT_MODELLED = ("golden_flat", "golden_grid")
 NO_ROUNDS = {"quorum": "Nodes must have rounds for gradients that may be late"}
+NO_INFERENCE = {"inference": "Nodes must have quantization in their configuration, to infer"}
+#: Classes of parts that features have.
+CLASSES = {kind.__name__: kind for kind in (ListCompute, NodeInference, QuorumUpdates, RingPrograms)}
 
 
 @pytest.fixture(scope="module", params=list(RINGS))
@@ -122,8 +130,9 @@ def members(kind):
 
 def parts():
     """Parts of a ring, and the class of each, a ring's in one flat ring last."""
-    return {name: typing.get_type_hints(value.fget)["return"] for name, value in members(protocols.FlatRing).items()
-            if isinstance(value, property)}
+    known = {**vars(protocols), **CLASSES}
+    return {name: typing.get_type_hints(value.fget, known)["return"]
+            for name, value in members(protocols.FlatRing).items() if isinstance(value, property)}
 
 
 def mean(ring):
@@ -137,6 +146,7 @@ def mean(ring):
 def check_lacking(ring, lacking):
     """All parts are there with all their methods and parameters, or give their error."""
     checked = set()
+    lacking = lacking if ring.config.has("quantization") else {**NO_INFERENCE, **lacking}
     for name, kind in parts().items():
         if name in lacking:
             with pytest.raises(ValueError, match=f"^{lacking[name]}$"):
@@ -151,7 +161,8 @@ def check_lacking(ring, lacking):
                     assert list(inspect.signature(getattr(part, method)).parameters) == [
                         one for one in inspect.signature(declared).parameters if one != "self"], (name, method)
         checked.add(name)
-    assert checked >= {"memory", "commands", "programs", "counters", "collectives", "local", "quorum", "compute"}
+    assert checked >= {"memory", "commands", "programs", "counters", "collectives", "local", "quorum", "compute",
+                       "inference"}
 
 
 def test_classes():
