@@ -1,5 +1,3 @@
-# amaranth: UnusedElaboratable=no
-# The latencies of units are needed even if nothing is elaborated.
 """The format bf16: docs/compression/bfloat16.md."""
 
 from hdl.compression.codec import FixedCodec
@@ -26,7 +24,7 @@ class BFloat16Feature(Feature):
 
         return {"bf16": ScalarOperands(
             code=codes("bf16").operands, a=operands.factor_layout(exact=False), b=operands.factor_layout(exact=True),
-            rounder=operands.BFloat16Rounder, multiplier=lambda dsps: operands.BFloat16Multiplier())}
+            rounder=operands.BFloat16Rounder, multiplier=operands.multiplier)}
 
 
 FEATURE = BFloat16Feature()

@@ -10,7 +10,7 @@ from hdl.floating.format import BF16, FP32
 from hdl.floating.product import Product
 from hdl.floating.stages import register
 
-__all__ = ["BFloat16Multiplier", "BFloat16Rounder", "factor_layout"]
+__all__ = ["BFloat16Multiplier", "BFloat16Rounder", "factor_layout", "multiplier"]
 
 #: Bits of binary32 that bfloat16 has not.
 _LOWER = FP32.width - BF16.width
@@ -162,3 +162,8 @@ class BFloat16Multiplier(wiring.Component):
         with m.Elif(placed.flush | (placed.edge & ~highest)):
             m.d.sync += [result.exponent.eq(0), result.fraction.eq(0)]
         return m
+
+
+def multiplier(dsps):
+    """Multiplier of products, which uses one block whatever there may be."""
+    return BFloat16Multiplier()

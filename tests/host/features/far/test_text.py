@@ -31,7 +31,7 @@ class Owned(ProgramNodes):
 
     def __init__(self, lists, **options):
         super().__init__(1, **options)
-        self.lists, self.top, self.owners = lists, 0, RowOwners(WORDS // self._engine.lanes)
+        self.lists, self.top, self.owners = lists, 0, RowOwners(WORDS // self.engine.lanes)
 
     def execute(self, command, ranks, *, odd=0):
         fields, memory = command.fields[0], self.activations[0]
@@ -43,7 +43,7 @@ class Owned(ProgramNodes):
             return
         before = memory.copy()
         memories = {Place.GRADIENTS: self.gradients[0], Place.WEIGHTS: self.weights[0], Place.ACTIVATIONS: memory}
-        outcome = self._engine.run(memories, base=fields["weight_base"], length=fields["length"],
+        outcome = self.engine.run(memories, base=fields["weight_base"], length=fields["length"],
                                    offset=fields["state_base"], owners=self.owners)
         assert outcome.status.name == "OK", outcome
         written = np.flatnonzero(memory != before)
