@@ -211,9 +211,10 @@ class ProgramExecution(Execution):
                 "last": None if self._last is None else str(self._last)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-        self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in state["trials"]])
-        self._last = None if state["last"] is None else Schedule.parse(state["last"])
+        """Go on from a state; that of steps without programs has neither trials nor a schedule."""
+        trials, last = state.get("trials", ()), state.get("last")
+        self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in trials])
+        self._last = None if last is None else Schedule.parse(last)
 
 
 def number_of(value: int | Sequence[int]) -> int:
