@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hdl.registry import section
 from host.driver.diagnosis import RingError
 from host.features.grid.course import Course, Request
 from host.features.grid.grid import Shape
@@ -31,6 +32,7 @@ RUNS = {
     "codebook": ({"weight_codec": "table32", "gradient_codec": "mxfp8_e4m3"},
                  dataclasses.replace(CONFIG, refresh=2, optimizer=SGD(learning_rate=0.5))),
     "text": ({}, TEXT),
+    "programs in flat rings": ({"programs": section("Programs")()}, CONFIG),
 }
 #: Nodes, cards and links of 2 x 3 leave and come; shapes are grid, flat, flat, grid, grid, flat.
 REQUESTS = "-node4@1 -card0@2 -node3@2 +card0@3 +node4@3 +node3@3 -node1@4 -node4@4 +node1@5 +node4@5 -link5:1@5"
