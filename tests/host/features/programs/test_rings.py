@@ -12,7 +12,7 @@ from host.driver.command import Command
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Settings
 from host.features.codebook.codebooks import codebook
-from host.features.programs.execution import Execution
+from host.features.programs.execution import ProgramExecution
 from host.features.programs.order import Region
 from host.features.programs.program import CompiledProgram, Program, Queue, RaceError
 from host.features.programs.schedules import Kind, Schedule, build
@@ -54,7 +54,7 @@ def train(ring, weights, steps, optimizer, schedule):
     if optimizer.planes:
         ring.memory.clear_state(LENGTH)
     ring.counters.clear()
-    execution = Execution(ring, LENGTH, schedule=schedule, layers=LAYERS, costs=COSTS)
+    execution = ProgramExecution(ring, LENGTH, schedule=schedule, layers=LAYERS, costs=COSTS)
     tried = []
     for number, (gradients, settings, expected) in enumerate(steps, 1):
         ring.settings.write(settings)
@@ -232,7 +232,7 @@ def test_bad_programs():
         ring.collectives.distribute(weights)
         ring.memory.clear_state(LENGTH)
         ring.settings.write(settings)
-        Execution(ring, LENGTH, schedule=Schedule(Kind.LAYERS), layers=LAYERS, costs=COSTS).write(gradients)
+        ProgramExecution(ring, LENGTH, schedule=Schedule(Kind.LAYERS), layers=LAYERS, costs=COSTS).write(gradients)
         for commands in quiet:  # one more has ended before each wait of this pass or of the pass before
             for queue in commands:
                 queue[1:] = [dataclasses.replace(command, after_0=command.after_0 + bool(command.after_0))
