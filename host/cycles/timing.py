@@ -97,11 +97,11 @@ def _optimizer(config: NodeConfig) -> StreamedOptimizer:
 def timing_of(config: NodeConfig) -> Timing:
     """Latencies of a node.
 
-    Raises ``ValueError``: the node is reduced, or its codec of weights has a codebook, whose reading the walk does
-    not have.
+    Raises ``ValueError``: the node is an int16 node, or its codec of weights has a codebook, whose reading the walk
+    does not have.
     """
     if not config.has_ring:
-        raise ValueError("Node must have collectives to be predicted, not be reduced")
+        raise ValueError("Node must have collectives to be predicted, not be an int16 node")
     if config.codebook_words:
         raise ValueError(f"Codec of weights must have no codebook to be predicted, not be {config.weights.codec}")
     lanes, grouped, raw = config.lanes, config.gradients == ZERO_VALUE, config.weights.codec == RAW

@@ -1,4 +1,4 @@
-"""The descriptions of the reduced node's engines: its own one, and that of MASK."""
+"""The descriptions of the int16 node's engines: its own one, and that of MASK."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import EventStatus, Operation
@@ -13,7 +13,7 @@ _PORTS = {"gradients": ("gradients",), "weights": ("weights",)}
 
 
 def describe(config):
-    """The :class:`~hdl.control.engine.EngineDescription` of each engine of a reduced node.
+    """The :class:`~hdl.control.engine.EngineDescription` of each engine of an int16 node.
 
     Components have the ports of :func:`~hdl.features.int16.queue.engine_signature` in place of streams, and one port
     at each memory, for reads and writes.

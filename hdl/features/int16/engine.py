@@ -44,7 +44,7 @@ class Engine(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        Configuration with ``reduced``.
+        An :class:`~hdl.features.int16.feature.Int16Config`.
 
     Members
     -------

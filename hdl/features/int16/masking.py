@@ -57,7 +57,7 @@ class Masker(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        Configuration with ``reduced`` and ``masking``.
+        An :class:`~hdl.features.int16.feature.Int16Config` with ``masking``.
 
     Members
     -------

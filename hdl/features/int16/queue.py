@@ -12,7 +12,7 @@ from hdl.control.registers import RULE, checked_layout
 
 __all__ = ["CommandQueue", "engine_signature", "fields_layout"]
 
-#: What the operations of a reduced node may use behind each base.
+#: What the operations of an int16 node may use behind each base.
 _FORMS = ([Reach.LENGTH, Reach.LENGTH, None], [Reach.LENGTH, Reach.START, Reach.START])
 
 # Positions of the words of a descriptor that are read; the others wait in memory for nothing.
@@ -47,7 +47,7 @@ class CommandQueue(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        Configuration with ``reduced``.
+        An :class:`~hdl.features.int16.feature.Int16Config`.
     operations : tuple of OperationDescription
         Operations of the node. Each base is in one memory for all of them. An operation that begins a list at
         ``weight_base`` begins another at ``state_base``, and no other operation uses that.
@@ -95,7 +95,7 @@ class CommandQueue(wiring.Component):
         for operation in self._operations:
             reaches = [extent and extent.reach for extent in map(operation.extent, BASES)]
             if operation.extents and reaches not in _FORMS:
-                raise ValueError(f"Extents of an operation of a reduced node must be gradients and weights, or "
+                raise ValueError(f"Extents of an operation of an int16 node must be gradients and weights, or "
                                  f"gradients and two lists, not {operation.extents!r}")
         super().__init__({
             "commands": In(stream.Signature(descriptor_layout())),

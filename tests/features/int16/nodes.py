@@ -11,7 +11,7 @@ from hdl.features.int16.engine import sparsify_cycles, update_cycles
 from hdl.features.int16.feature import Int16Config, Int16Memories
 from hdl.features.int16.masking import mask_cycles
 from host.driver.command import Event
-from sim.golden.features.int16 import int16_node as reduced
+from sim.golden.features.int16 import int16_node
 from tests.hdl import host_requests
 from tests.hdl.host_requests import event, push, request
 from tests.hdl.masking import masks
@@ -33,7 +33,7 @@ def read_register(name):
 
 
 def write(space, address, elements):
-    return request(Opcode.WRITE_MEMORY, len(elements), space << 28 | address, *reduced.to_words(elements))
+    return request(Opcode.WRITE_MEMORY, len(elements), space << 28 | address, *int16_node.to_words(elements))
 
 
 def read(space, address, count):
@@ -57,7 +57,7 @@ def small_jobs(generator, count, most):
 def listed(jobs, **wrong):
     """Elements of the weight memory for a list of jobs, with some wrong fields in the last one."""
     words = [masks.job_words(job, 1, **(wrong if n == len(jobs) - 1 else {})) for n, job in enumerate(jobs)]
-    return reduced.from_words(np.concatenate(words).view(np.uint16))
+    return int16_node.from_words(np.concatenate(words).view(np.uint16))
 
 
 def elements(generator, count, zeros=0.5):
@@ -115,7 +115,7 @@ class Model:
         second = self.memories[1][weight_base:weight_base + length]
         detail, cycles = 0, 1
         if operation == Operation.FUSED_UPDATE:
-            after = reduced.update(gradients, second, gradient_scale=self.registers["GRADIENT_SCALE"] & 0x3FFFF,
+            after = int16_node.update(gradients, second, gradient_scale=self.registers["GRADIENT_SCALE"] & 0x3FFFF,
                                    learning_rate=self.registers["LEARNING_RATE"] & 0x3FFFF)
             cycles = update_cycles(length, np.count_nonzero(gradients))
             second[:] = after.weights
@@ -123,12 +123,12 @@ class Model:
             self.counters["COMPRESSED_WORDS"] += after.words
             self.counters["ELEMENTS_ENCODED"] += length
         elif operation == Operation.SPARSIFY:
-            after = reduced.sparsify(gradients, second, self.registers["MASK_THRESHOLD"])
+            after = int16_node.sparsify(gradients, second, self.registers["MASK_THRESHOLD"])
             gradients[:], second[:] = after.gradients, after.errors
             detail, cycles = after.dropped, sparsify_cycles(length)
             self.counters["ELEMENTS_MASKED"] += after.dropped
         elif operation == Operation.MASK:
-            after = reduced.mask(gradients, self.memories[1][weight_base:], self.registers["MASK_ALTERNATIVE"])
+            after = int16_node.mask(gradients, self.memories[1][weight_base:], self.registers["MASK_ALTERNATIVE"])
             gradients[:] = after.elements
             self.counters["ELEMENTS_MASKED"] += after.replaced
             detail = after.replaced
@@ -138,7 +138,7 @@ class Model:
                 count, rows, columns = (int(value) for value in self.memories[1][place + 1:place + 4])
                 cycles.append((rows, columns, count))
                 taken += rows * columns * count
-                place += reduced.JOB_ELEMENTS
+                place += int16_node.JOB_ELEMENTS
             cycles = mask_cycles(cycles)
             if after.bad is not None:
                 return (EventStatus.BAD_MASK, after.bad), 0
@@ -172,7 +172,7 @@ class Masked:
     def check(self, responses):
         """Compare the contents of both memories."""
         for response, memory in zip(responses, self.model.memories, strict=True):
-            assert response[2:] == reduced.to_words(memory).tolist()
+            assert response[2:] == int16_node.to_words(memory).tolist()
 
 
 def session(seed):
@@ -226,12 +226,12 @@ def session(seed):
             given = elements(generator, 30)
             model.memories[space][place:place + 30] = given
             ask(write(space, place, given), 30)
-            ask(read(space, place - 5, 35), *reduced.to_words(model.memories[space][place - 5:place + 30]))
+            ask(read(space, place - 5, 35), *int16_node.to_words(model.memories[space][place - 5:place + 30]))
         ask(POP, model.run(**command))
         space = int(generator.integers(0, 2))
-        ask(read(space, 0, 100), *reduced.to_words(model.memories[space][:100]))
+        ask(read(space, 0, 100), *int16_node.to_words(model.memories[space][:100]))
     for memory, packet in zip(model.memories, READ_ALL, strict=True):
-        ask(packet, *reduced.to_words(memory))
+        ask(packet, *int16_node.to_words(memory))
     for packet, name in zip(READ_COUNTERS, COUNTERS, strict=True):
         if name != "COMMAND_CYCLES":  # the model does not know the cycles of wrong lists
             ask(packet, model.counters[name])

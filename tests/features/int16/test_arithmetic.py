@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hdl.features.int16.arithmetic import Arithmetic, Term
-from sim.golden.features.int16 import int16_node as reduced
+from sim.golden.features.int16 import int16_node
 from sim.verilated.vectors import Unit
 
 ENDS = np.array([-32768, -32767, -1, 0, 1, 32766, 32767])
@@ -25,7 +25,7 @@ def check(unit, factor, value, base, addend, term):
     inputs |= {name: np.insert(array, 0, 0) for name, array in after.items()}
     rounded = (factor * value + (1 << 15)) >> 16
     total = np.choose(term, [base + rounded, base - rounded, base + addend])
-    np.testing.assert_array_equal(reduced.from_words(unit.run(inputs)["o"][1:]), reduced.saturate(total))
+    np.testing.assert_array_equal(int16_node.from_words(unit.run(inputs)["o"][1:]), int16_node.saturate(total))
 
 
 @pytest.mark.parametrize("term", [term.value for term in Term])

@@ -199,7 +199,7 @@ def test_refused_formats(options, message):
 
 
 @pytest.mark.parametrize(("config", "message"), [
-    (CONFIGS["int16"], "Node must have collectives to be predicted, not be reduced"),
+    (CONFIGS["int16"], "Node must have collectives to be predicted, not be an int16 node"),
     (NodeConfig(
         weights=Weights(codec="table32")), "Codec of weights must have no codebook to be predicted, not be table32"),
 ])

@@ -1,4 +1,4 @@
-"""Golden model of the reduced node: updates, compressed words, sparse gradients and masks of 16-bit integers.
+"""Golden model of the int16 node: updates, compressed words, sparse gradients and masks of 16-bit integers.
 
 Elements are signed integers in two's complement. The host sees each as a word of 32 bits, of which the low half is
 kept and which reads sign-extended. Functions take and give numbers as ``int64``; words are ``uint32``.
