@@ -35,7 +35,7 @@ class GoldenRing:
     """A ring whose nodes are the golden model; one sum may be wrong."""
 
     nodes = 4
-    local = property(lambda self: self)
+    inference = property(lambda self: self)
 
     def __init__(self, wrong=None):
         self._wrong = wrong
