@@ -21,8 +21,8 @@ from host.output import write_json
 from sim import json_files
 from sim.verilated import toolchain
 
-__all__ = ["CELLS", "ROOT", "Ended", "Engine", "Job", "JobKind", "Running", "SweepError", "history", "load",
-           "sources", "store"]
+__all__ = ["CELLS", "ROOT", "Ended", "Engine", "Job", "JobKind", "Running", "SweepError", "files_of",
+           "history", "load", "sources", "store"]
 
 ROOT = toolchain.ROOT
 
@@ -97,13 +97,17 @@ _PACKAGES = {
 
 @functools.cache
 def _imports(path: Path) -> tuple[str, ...]:
-    """Names that a module imports anywhere, each of which may be a module."""
+    """Names that a module imports anywhere, but for types alone; each of them may be a module."""
     names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    left: list[ast.AST] = [ast.parse(path.read_text())]
+    while left:
+        node = left.pop()
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            left += ast.iter_child_nodes(node)
     return tuple(names)
 
 
