@@ -48,7 +48,6 @@ from host.features.compute.memory.plan import ListProgram, Plan, Room, make_plan
 from host.features.programs.order import Region
 from host.features.programs.schedules import STAGED_FLAG, Copies, Work
 from host.models.layer_shapes import Dense
-from sim.golden.features.codebook_layers.centroid_product import index_line, pack_indices
 from sim.golden.features.compute.compute import pack
 
 __all__ = ["MOST_SIZE", "Activations", "ListCompiler", "Lists", "Shared", "centroid_instruction", "compile_lists",
@@ -79,6 +78,8 @@ class Shared(Dense):
 
 def index_words(layer: Shared, lanes: int, *, transposed: bool) -> Words:
     """Words of the indices of a layer, or of its transposed ones, up to the next group."""
+    from sim.golden.features.codebook_layers.centroid_product import pack_indices
+
     words = pack_indices(layer.indices.T if transposed else layer.indices, lanes).ravel()
     return np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)])
 
@@ -86,6 +87,8 @@ def index_words(layer: Shared, lanes: int, *, transposed: bool) -> Words:
 def centroid_instruction(layer: Shared, lanes: int, *, transposed: bool = False, **fields: Any) -> Words:
     """A product with the weights of a layer, or with the transposed ones, for all examples of a command; fields are
     operands and strides of :func:`~hdl.features.compute.layer_list.centroid_layout`, and its flags."""
+    from sim.golden.features.codebook_layers.centroid_product import index_line
+
     columns, outputs = (layer.outputs, layer.inputs) if transposed else (layer.inputs, layer.outputs)
     return pack(centroid_layout(), {"kind": Kind.CENTROID, "columns": columns, "outputs": outputs,
                                     "stride_indices": index_line(columns, lanes), **fields})
