@@ -5,6 +5,7 @@
 """
 
 import dataclasses
+import importlib
 import inspect
 import itertools
 import re
@@ -26,6 +27,7 @@ from host.run.command_line import SECTIONS
 from host.run.couplings import COUPLINGS as RUN_COUPLINGS
 from host.run.sections import SCHEDULES, Update
 from host.run.spec import fields_of
+from sim.golden.constants import TABLE
 
 __all__ = ["check", "main", "node_page", "register_map", "run_page", "system_rdl", "write"]
 
@@ -351,7 +353,22 @@ def architecture_page() -> str:
     return _PLACE.sub(lambda match: f"`{match[1]}:{_line_of(match[1], match[2])}` `{match[2]}`", text)
 
 
-_DOCUMENTS = {"docs/architecture.md": architecture_page, "docs/node.md": node_page, "docs/registers.md": register_map,
+#: The generated table of docs/predict.md, between its heading and the next one.
+_CONSTANTS = re.compile(r"(?<=\n\| Model \| Cycles \| Of \| Source \|\n\|---\|---:\|---\|---\|\n)(\|.*\n)*")
+
+
+def predict_page() -> str:
+    """Text of docs/predict.md, with the constants of all models of time, which their modules state."""
+    for path in sorted(path for tree in ("host", "sim") for path in (ROOT / tree).rglob("*.py")):
+        if "from sim.golden.constants import constant\n" in path.read_text(encoding="utf-8"):
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    rows = sorted(set(TABLE), key=lambda row: (row.model, row.meaning))
+    return _CONSTANTS.sub("".join(f"| {row.model} | {row.cycles} | {row.meaning} | {row.source} |\n" for row in rows),
+                          (ROOT / "docs/predict.md").read_text(encoding="utf-8"))
+
+
+_DOCUMENTS = {"docs/architecture.md": architecture_page, "docs/node.md": node_page,
+              "docs/predict.md": predict_page, "docs/registers.md": register_map,
               "docs/run.md": run_page,
               "docs/registers.rdl": system_rdl,
               "host/make/options.json": option_table}

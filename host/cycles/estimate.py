@@ -10,13 +10,14 @@ import bisect
 import dataclasses
 import enum
 
+from sim.golden.constants import constant
+
 __all__ = ["MACS", "Collective", "Costs"]
 
 #: Multiply-adds per cycle of an engine, unless another number is asked for.
 MACS = 16
 
-#: Cycles of a LATCH.
-_LATCH = 4
+_LATCH = constant("schedules", 4, "a LATCH", "assumed")
 
 
 class Collective(enum.Enum):

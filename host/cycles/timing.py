@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Latencies of a node, from the units that it is made of, and the two constants that were fitted."""
+"""Latencies of a node, from the units that it is made of, and constants that were fitted."""
 
 import dataclasses
 import functools
@@ -18,16 +18,16 @@ from hdl.ring.setup import longest_vector
 from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.rows import RowAssembler, RowSerializer, SegmentBuffer
 from hdl.streams.stream import SkidBuffer
+from sim.golden.constants import constant
 
-__all__ = ["BEHIND", "COMMAND", "HOP", "Timing", "timing_of"]
+__all__ = ["BEHIND", "COMMAND", "COMPARED", "HOP", "Timing", "timing_of"]
 
-#: Fitted: cycles of a payload word that is passed on, from one node's packetizer to the next one's, beside the wire.
-HOP = 15
-#: Fitted: cycles of a command before its first packet and after its last row, beside planning and reading.
-COMMAND = 2
-
-#: Cycles of a queue in block memory, such as the one behind the ingress of what is passed on.
-BEHIND = 3
+_FITTED = "fitted to 16 points of `make predict-points`"
+HOP = constant("collectives", 15, "a payload word from one packetizer to the next, without the wire", _FITTED)
+COMMAND = constant("collectives", 2, "a command, in addition to planning, reading and its packets", _FITTED)
+COMPARED = "not fitted; compared by `make predict VALIDATE=1`"
+BEHIND = constant("collectives", 3, "a queue in block memory, such as the one after the ingress",
+                  COMPARED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,8 @@ import numpy.typing as npt
 from hdl.compression.feedback import PacketAdder
 from host.cycles.costs import Costs, Format
 from host.cycles.estimate import Collective
-from host.cycles.timing import BEHIND, COMMAND, HOP, Timing
+from host.cycles.timing import BEHIND, COMMAND, COMPARED, HOP, Timing
+from sim.golden.constants import constant
 from sim.golden.ring import GROUP
 
 __all__ = ["Arrival", "Numbers", "There", "Units", "Walked", "walk", "walk_costs"]
@@ -38,8 +39,8 @@ There: TypeAlias = tuple[Numbers, Numbers]
 
 #: Words of a header, and of a CRC.
 _HEADER, _CRC = 3, 1
-#: Cycles from the last word that leaves an ingress to the header for which its credit comes back, without the wire.
-_CREDIT = 2
+_CREDIT = constant("collectives", 2, "the last word that leaves an ingress to the header that its credit allows, "
+                   "without the wire", COMPARED)
 #: Packets that the walk looks back at the most.
 _BACK = 16
 #: Segments that the write-back buffer, and the optimizer's banks of gradients, have room for.

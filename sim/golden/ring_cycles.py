@@ -13,20 +13,22 @@ import dataclasses
 from collections.abc import Sequence
 
 from sim.golden import interleaved, one_owner
+from sim.golden.constants import constant
 from sim.golden.one_owner import GATHER, SCATTER
 from sim.golden.ring import GROUP, PACKET_OVERHEAD, segment_indices
 
 __all__ = ["best_owner", "update_cycles"]
 
-#: Cycles of a word from one egress to the next, or to its end in a node, beside those on the wires; and those by
-#: which gradients that are added on the way make it later, a group and some more.
-HOP, ADDER = 15, 45
-#: Cycles from a command's start to its first word, and from the last word of a segment to its end.
-BEGIN, END = 60, 10
-#: Cycles from the last word of a sum at its owner, and from a burst's start, to the first word of the new weights.
-BURST = 30
-#: Cycles from the last word of a packet at a node to the credit at its predecessor, beside those on the wires.
-CREDIT = 8
+_UPDATES = "updates of Verilated nodes: docs/ring/one_owner.md"
+HOP = constant("one owner", 15, "a word from one egress to the next, or to its end in a node, without the wire",
+               _UPDATES)
+ADDER = constant("one owner", 45, "the delay of a word by the gradients that are added to it", _UPDATES)
+BEGIN = constant("one owner", 60, "the start of a command to its first word", _UPDATES)
+END = constant("one owner", 10, "the last word of a segment to the end of the command", _UPDATES)
+BURST = constant("one owner", 30, "the last word of a sum at its owner, or the start of a burst, to the first word "
+                 "of new weights", _UPDATES)
+CREDIT = constant("one owner", 8, "the last word of a packet at a node to the credit at its predecessor, without "
+                  "the wire", _UPDATES)
 
 
 @dataclasses.dataclass

@@ -31,6 +31,7 @@ from host.driver.trace import TraceError, TraceRecord
 from host.features.programs.program import CompiledProgram, Queue, Task
 from host.features.streaming.ring import SetOutcome
 from sim.golden.codecs import RAW, WEIGHT_CODECS
+from sim.golden.constants import constant
 from sim.golden.features.far.mover import move_cycles
 from sim.golden.features.programs import program as golden
 from sim.golden.features.streaming.relay import Unit, accesses
@@ -41,11 +42,12 @@ __all__ = ["GAP", "Costs", "Event", "Far", "Run", "SetTimes", "costs_of", "execu
            "words_per_parameter"]
 
 
-#: Cycles of a word on the link with headers and masks, as a chain of nodes takes them; and of each FETCH and PUSH,
-#: beside those of each worker.
-WORD, BEGIN, HOP = Fraction(33, 32), 111, 31
-#: Cycles of an execution beside those of its products: modelled.
-EXECUTION = 100
+#: Cycles of a word on the link with headers and masks.
+WORD = Fraction(33, 32)
+_CHAIN = "chains of nodes with links of 16 cycles"
+BEGIN = constant("layer streaming", 111, "a FETCH or PUSH by the formula, in addition to its words", _CHAIN)
+HOP = constant("layer streaming", 31, "a FETCH or PUSH by the formula, for each worker", _CHAIN)
+EXECUTION = constant("layer streaming", 100, "an execution, in addition to its products", "assumed")
 #: Executions that a backward pass takes: the forward pass once more, gradients of inputs, and of weights.
 BACKWARD = 3
 
@@ -162,25 +164,47 @@ class Run:
 
 
 class _Windows:
-    """Windows of weights, and when they were used for the last time."""
+    """Windows of weights, and the number of executions up to the last one that uses each."""
 
     def __init__(self) -> None:
         self._held: list[int | None] = [None, None]
-        self._used = [0, 0]
+        self.used = [0, 0]
         self._last = 1
 
-    def take(self, unit: int) -> tuple[int, int | None]:
-        """Window of the next execution, and from when on its unit can be fetched; None if it is there."""
+    def take(self, unit: int) -> tuple[int, bool]:
+        """Window of the next execution, and whether its unit must be fetched."""
         for window in (self._last, 1 - self._last):
             if self._held[window] == unit:
                 self._last = window
-                return window, None
+                return window, False
         self._last = 1 - self._last
         self._held[self._last] = unit
-        return self._last, self._used[self._last]
+        return self._last, True
 
-    def use(self, window: int, until: int) -> None:
-        self._used[window] = until
+
+class _Set:
+    """Commands of a set: those of the link, and executions, with what they wait for."""
+
+    def __init__(self) -> None:
+        self.queues: tuple[list[golden.Timed], list[golden.Timed]] = ([], [])
+        #: Queue, kind, unit and window of each command, in order.
+        self.order: list[tuple[int, str, int, int]] = []
+
+    def append(self, queue: int, kind: str, unit: int, window: int, *, cycles: int, after: int) -> int:
+        """Append a command which waits for so many of the other queue; the number of those in its queue."""
+        self.queues[queue].append(golden.Timed(kind, cycles, waits=((after, 0),)))
+        self.order.append((queue, kind, unit, window))
+        return len(self.queues[queue])
+
+    def run(self) -> Run:
+        """Timeline of the commands."""
+        spans = {(span.queue, span.place): span for span in golden.timeline(self.queues, gap=0, delay=0)}
+        places = [itertools.count(), itertools.count()]
+        events = []
+        for queue, kind, unit, window in self.order:
+            span = spans[queue, next(places[queue])]
+            events.append(Event(kind, unit, span.start, span.end, window))
+        return Run(tuple(events))
 
 
 def relay_run(units: Sequence[Unit], costs: Sequence[Costs], count: int) -> Run:
@@ -189,39 +213,31 @@ def relay_run(units: Sequence[Unit], costs: Sequence[Costs], count: int) -> Run:
         raise ValueError(f"Microbatches must be 1 or more, not {count!r}")
     if not units or len(units) != len(costs):
         raise ValueError(f"Units must be one or more, each with its costs, not {len(units)} with {len(costs)}")
-    windows = _Windows()
-    events: list[Event] = []
-    link = busy = 0
+    link, execution = 0, 1
+    commands, windows = _Set(), _Windows()
     pushes: list[tuple[int, int, int]] = []
-    forward, backward = accesses(units)
     pushed = [0, 0]
 
     def push() -> None:
-        nonlocal link
-        unit, ready, window = pushes.pop(0)
-        start = max(link, ready)
-        link = pushed[window] = start + costs[unit].push
-        events.append(Event("push", unit, start, link, window))
+        unit, after, window = pushes.pop(0)
+        pushed[window] = commands.append(link, "push", unit, window, cycles=costs[unit].push, after=after)
 
-    for kind, order in (("forward", forward), ("backward", backward)):
+    for kind, order in zip(("forward", "backward"), accesses(units), strict=True):
         for unit in order:
-            window, free = windows.take(unit)
+            window, fetched = windows.take(unit)
             while len(pushes) > 1:
                 push()
-            there = 0
-            if free is not None:
-                start = max(link, free)
-                link = there = start + costs[unit].fetch
-                events.append(Event("fetch", unit, start, link, window))
-            start = max(busy, there, pushed[window] if kind == "backward" else 0)
-            busy = start + count * (costs[unit].forward if kind == "forward" else costs[unit].backward)
-            events.append(Event(kind, unit, start, busy, window))
-            windows.use(window, busy)
+            after = pushed[window] if kind == "backward" else 0
+            if fetched:
+                after = commands.append(link, "fetch", unit, window, cycles=costs[unit].fetch,
+                                        after=windows.used[window])
+            windows.used[window] = done = commands.append(
+                execution, kind, unit, window, cycles=count * getattr(costs[unit], kind), after=after)
             if kind == "backward":
-                pushes.append((unit, busy, window))
+                pushes.append((unit, done, window))
     while pushes:
         push()
-    return Run(tuple(events))
+    return commands.run()
 
 
 def uniform(layers: int, costs: Costs, count: int) -> Run:
@@ -229,14 +245,18 @@ def uniform(layers: int, costs: Costs, count: int) -> Run:
     return relay_run([Unit(number, 64, 64) for number in range(1, layers + 1)], [costs] * layers, count)
 
 
-#: Cycles from the end of a command to the start of the next one of its queue.
-GAP = 4
-#: Elements of a packet, and cycles of a FETCH beside those of its words; through a codec, beside those of its rows.
-SEGMENT, WORDS, ROWS = 256, 39, 110
-#: Cycles of a PUSH beside those of its words, and of each worker; those of a server's far memory beside those of its
-#: words; and until gradients come to it, when it has read so many elements of each memory ahead, and not yet written
-#: them.
-SUM, PUSH_HOP, UPDATE, READ, AHEAD = 180, 76, 20, 279, 422
+_TRACES = "traces of workers with links of 16 cycles: docs/relay.md"
+GAP = constant("layer streaming", 4, "the end of a command to the start of the next one in its queue", _TRACES)
+#: Elements of a packet.
+SEGMENT = 256
+WORDS = constant("layer streaming", 39, "a FETCH, in addition to its words", _TRACES)
+ROWS = constant("layer streaming", 110, "a FETCH through a codec, in addition to its rows", _TRACES)
+SUM = constant("layer streaming", 180, "a PUSH, in addition to its words", _TRACES)
+PUSH_HOP = constant("layer streaming", 76, "a PUSH, for each worker", _TRACES)
+UPDATE = constant("layer streaming", 20, "an update in a server's far memory, in addition to its words", _TRACES)
+READ = constant("layer streaming", 279, "the start of a PUSH to its gradients at the server", _TRACES)
+#: Elements of each far memory that a server reads until gradients arrive, and has not yet written.
+AHEAD = 422
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from host.features.compute.memory.steps import StepProgram, product_cycles
+from sim.golden.queues import Queues
 
 __all__ = ["AGAIN", "EXHAUSTIVE", "KINDS", "Chain", "Decision", "Event", "Map", "MapPlan", "Policies", "Policy",
            "Run", "Saved", "chain_of", "decide", "exhaustive", "greedy", "layers_chain", "run"]
@@ -272,32 +273,30 @@ def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, mos
     if not rate > 0:
         raise ValueError(f"Rate of far memory must be above zero, not {rate!r}")
     step = _Step(chain, policies, budget, rate)
-    queues = [step.work, step.moves]
-    counts, busy = [0, 0], [False, False]
-    time, events, waiting = 0, list[Event](), list[tuple[int, int, str, int]]()
-    while any(count < len(queue) for count, queue in zip(counts, queues, strict=True)) or waiting:
+    works = (step.work, step.moves)
+    queues = Queues([len(work) for work in works])
+    events: list[Event] = []
+
+    def ready(queue: int, index: int) -> int | None:
+        return queues.now if step.may_start(*works[queue][index]) else None
+
+    def cycles(queue: int, index: int) -> int:
+        kind, number = works[queue][index]
+        count = step.cycles(kind, number)
+        events.append(Event(kind, number, queues.now, queues.now + count))
+        return count
+
+    def ended(items: Sequence[tuple[int, int]]) -> None:
+        for queue, index in items:
+            step.end(*works[queue][index])
         step.places.give()
-        for which, queue in enumerate(queues):
-            if not busy[which] and counts[which] < len(queue) and step.may_start(*queue[counts[which]]):
-                kind, number = queue[counts[which]]
-                end = time + step.cycles(kind, number)
-                events.append(Event(kind, number, time, end))
-                waiting.append((end, which, kind, number))
-                busy[which] = True
-                counts[which] += 1
-        if not waiting:
-            return None
-        waiting.sort()
-        time = waiting[0][0]
-        if most is not None and time >= most:
-            return None
-        while waiting and waiting[0][0] == time:
-            _, which, kind, number = waiting.pop(0)
-            busy[which] = False
-            step.end(kind, number)
+
+    step.places.give()
+    if not queues.run(ready=ready, cycles=cycles, ended=ended, limit=most):
+        return None
     moved = sum(chain.maps[event.number].words for event in events if event.kind in ("out", "back"))
     again = sum(chain.maps[event.number].multiplications for event in events if event.kind == "remake")
-    return Run(cycles=time, peak=budget - step.places.least, far_words=moved, multiplications=again,
+    return Run(cycles=queues.now, peak=budget - step.places.least, far_words=moved, multiplications=again,
                events=tuple(events))
 
 

@@ -15,14 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from host.features.compute.memory.plan import Operation, Profile
+from sim.golden.constants import constant
 
 __all__ = ["LANES", "PASS", "PRODUCT", "UNITS", "Step", "StepProgram", "pass_cycles", "perceptron_profile",
            "product_cycles"]
 
 Array = npt.NDArray[np.float32]
 
-#: Multiply-adds per cycle of products, elements per cycle of passes, and the cycles that either takes beside them.
-UNITS, LANES, PRODUCT, PASS = 16, 4, 96, 14
+#: Multiply-adds per cycle of products, and elements per cycle of passes.
+UNITS, LANES = 16, 4
+_ASSUMED = "assumed: docs/memory_planning.md"
+PRODUCT = constant("steps in memory", 96, "a product, in addition to its multiply-adds", _ASSUMED)
+PASS = constant("steps in memory", 14, "an element-wise pass or a sum, in addition to its elements", _ASSUMED)
 
 
 def product_cycles(*sizes: int, count: int = 1) -> int:

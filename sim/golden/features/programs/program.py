@@ -15,19 +15,22 @@ it. Durations are given; how long a collective takes is not the model's concern.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
+
+from sim.golden.constants import constant
+from sim.golden.queues import Queues
 
 __all__ = ["DELAY", "GAP", "HOP", "TOLD", "Duration", "Remote", "Span", "Timed", "makespan", "remote_of",
            "signal_cycles", "timeline"]
 
-#: Cycles from the end of a command to the start of the next one in its queue, and to the start of one that waited for
-#: it in another, which a node takes at the most.
-GAP, DELAY = 8, 3
-
-#: Cycles of a control word in a node that hands it on, beside those of the wires, and those from the end of a command
-#: to the start of one that waited for it on another node, beside the hops: the least of both.
-HOP, TOLD = 8, 4
+_TRACES = "traces of Verilated nodes"
+GAP = constant("programs", 8, "the end of a command to the start of the next one in its queue, at most", _TRACES)
+DELAY = constant("programs", 3, "the end of a command to the start of one that waits for it in another queue, "
+                 "at most", _TRACES)
+HOP = constant("programs", 8, "a control word in a node that passes it on, without the wire, at least", _TRACES)
+TOLD = constant("programs", 4, "the end of a command to the start of one that waits for it on another node, in "
+                "addition to the hops, at least", _TRACES)
 
 #: Cycles of a command, of the node, pass, queue and place in it.
 Duration: TypeAlias = Callable[[int, int, int, int], int]
@@ -78,41 +81,39 @@ class Span:
     place: int = 0  # place in the queue
 
 
-class _Clocks:
-    """Starts and ends of all commands, as far as they are known: by node, queue and number over all passes."""
+class _Model:
+    """Queues of all nodes, in the order of nodes, and what their commands wait for."""
 
-    def __init__(self, queues: Sequence[Sequence[Timed]], nodes: int, gap: int, delay: int,
-                 signal: Callable[[int], int]):
-        self._queues = queues
-        self._signal = signal
-        self._gap = gap
-        self._delay = delay
-        self.starts: list[list[list[int]]] = [[[] for _ in queues] for _ in range(nodes)]
-        self.ends: list[list[list[int]]] = [[[] for _ in queues] for _ in range(nodes)]
+    def __init__(self, commands: Sequence[Sequence[Timed]], *, passes: int, nodes: int):
+        self._commands, self._nodes = commands, nodes
+        self.queues = Queues([passes * len(queue) for queue in commands] * nodes)
 
-    def start(self, node: int, queue: int) -> int | None:
-        """Start of the queue's next command; None as long as it is not known."""
-        count, ends = len(self.starts[node][queue]), self.ends[node]
-        if len(ends[queue]) < count:
-            return None
-        number, place = divmod(count, len(self._queues[queue]))
-        earliest = ends[queue][-1] + self._gap if count else 0
-        others = [other for other in range(len(self._queues)) if other != queue]
-        for other, (after, lag) in zip(others, self._queues[queue][place].waits, strict=False):
+    def at(self, queue: int, index: int) -> tuple[int, int, int, int]:
+        """Node, pass, queue and place of an item."""
+        node, own = divmod(queue, len(self._commands))
+        number, place = divmod(index, len(self._commands[own]))
+        return node, number, own, place
+
+    def command(self, queue: int, index: int) -> Timed:
+        """Command of an item."""
+        _, _, own, place = self.at(queue, index)
+        return self._commands[own][place]
+
+    def together(self, queue: int, index: int) -> Sequence[int]:
+        """Queues of the nodes that start a command together."""
+        count = len(self._commands)
+        return range(queue % count, self._nodes * count, count) if self.command(queue, index).collective else [queue]
+
+    def waits(self, queue: int, index: int) -> Iterator[tuple[int, int, int]]:
+        """Commands of other queues that one waits for: node, queue and number of the last, from 1 on; 0 for none."""
+        node, number, own, place = self.at(queue, index)
+        command = self._commands[own][place]
+        others = [other for other in range(len(self._commands)) if other != own]
+        waits = [(node, other, *wait) for other, wait in zip(others, command.waits, strict=False)]
+        remote = remote_of(command.remotes, node)
+        for unit, other, after, lag in waits if remote is None else [*waits, remote]:
             if after and number >= lag:
-                target = (number - lag) * len(self._queues[other]) + after
-                if len(ends[other]) < target:
-                    return None
-                earliest = max(earliest, ends[other][target - 1] + self._delay)
-        remote = remote_of(self._queues[queue][place].remotes, node)
-        if remote is not None and remote.after and number >= remote.lag:
-            target = (number - remote.lag) * len(self._queues[remote.queue]) + remote.after
-            there = self.ends[remote.unit][remote.queue]
-            if len(there) < target:
-                return None
-            hops = (node - remote.unit) % len(self.ends)
-            earliest = max(earliest, there[target - 1] + (self._signal(hops) if hops else self._delay))
-        return earliest
+                yield unit, other, (number - lag) * len(self._commands[other]) + after
 
 
 def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int = 1, gap: int = GAP,
@@ -121,40 +122,36 @@ def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int =
     """Spans of all commands, in order of their starts, of queues that are the same in each pass and on all nodes.
 
     There are ``gap`` cycles between two commands of a queue, and ``delay`` from the end of one to the start of
-    another that waited for it, or those of a ``signal`` over so many links. ``duration`` takes the place of the
-    commands' own. A ValueError tells of commands that wait for ever.
+    another that waited for it, or the cycles of a ``signal`` over so many links. ``duration`` takes the place of the
+    commands' own. Raises ``ValueError``: commands wait forever.
     """
-    clocks = _Clocks(queues, nodes, gap, delay, signal)
-    spans: list[Span] = []
+    model = _Model(queues, passes=passes, nodes=nodes)
+    ends = model.queues.ends
 
-    def cycles(node: int, queue: int, count: int) -> int:
-        number, place = divmod(count, len(queues[queue]))
-        return queues[queue][place].duration if duration is None else duration(node, number, queue, place)
+    def ready(queue: int, index: int) -> int | None:
+        start = ends[queue][-1] + gap if index else 0
+        node = queue // len(queues)
+        for unit, other, target in model.waits(queue, index):
+            known = ends[unit * len(queues) + other]
+            if len(known) < target:
+                return None
+            hops = (node - unit) % nodes
+            start = max(start, known[target - 1] + (signal(hops) if hops else delay))
+        return start
 
-    def enter(node: int, queue: int) -> bool:
-        """Start the next command of a queue, if it may; end it, unless other nodes have to start it too."""
-        count = len(clocks.starts[node][queue])
-        if count == passes * len(queues[queue]) or (start := clocks.start(node, queue)) is None:
-            return False
-        clocks.starts[node][queue].append(start)
-        together = range(nodes) if queues[queue][count % len(queues[queue])].collective else [node]
-        if all(len(clocks.starts[other][queue]) > count for other in together):
-            begun = max(clocks.starts[other][queue][count] for other in together)
-            for other in together:
-                clocks.ends[other][queue].append(begun + cycles(other, queue, count))
-        return True
+    def cycles(queue: int, index: int) -> int:
+        return model.command(queue, index).duration if duration is None else duration(*model.at(queue, index))
 
-    while any([enter(node, queue) for node in range(nodes) for queue in range(len(queues))]):
-        pass
-    for node, queue, commands in ((node, queue, commands) for node in range(nodes)
-                                  for queue, commands in enumerate(queues)):
-        starts, ends = clocks.starts[node][queue], clocks.ends[node][queue]
-        if len(ends) < passes * len(commands):
-            number, place = divmod(len(ends), len(commands))
-            raise ValueError(f"Commands must not wait for ever, not {commands[place].name} of pass {number}, queue "
-                             f"{queue} of node {node}")
-        spans += [Span(node, queue, commands[count % len(commands)].name, start, end, *divmod(count, len(commands)))
-                  for count, (start, end) in enumerate(zip(starts, ends, strict=True))]
+    if not model.queues.run(ready=ready, cycles=cycles, together=model.together):
+        queue = next(queue for queue, length in enumerate(model.queues.lengths) if len(ends[queue]) < length)
+        node, number, own, _ = model.at(queue, len(ends[queue]))
+        raise ValueError(f"Commands must not wait for ever, not {model.command(queue, len(ends[queue])).name} of "
+                         f"pass {number}, queue {own} of node {node}")
+    spans = []
+    for queue, starts in enumerate(model.queues.starts):
+        for index, start in enumerate(starts):
+            node, number, own, place = model.at(queue, index)
+            spans.append(Span(node, own, queues[own][place].name, start, ends[queue][index], number, place))
     return sorted(spans, key=lambda span: (span.start, span.node, span.queue, span.number, span.place))
 
 

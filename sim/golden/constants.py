@@ -1,0 +1,29 @@
+"""Table of the cycles that models of time have from measurements.
+
+Latencies of units are read from the gateware. What is left, such as the cycles between two commands, stands here:
+a model states each of its constants with its meaning and with the place where it was measured or assumed.
+docs/predict.md has the table.
+"""
+
+from typing import NamedTuple
+
+__all__ = ["TABLE", "Constant", "constant"]
+
+
+class Constant(NamedTuple):
+    """Cycles of a model, what takes them, and the source of the number."""
+
+    model: str
+    cycles: int
+    meaning: str
+    source: str
+
+
+#: Constants of the models that have been imported.
+TABLE: list[Constant] = []
+
+
+def constant(model: str, cycles: int, meaning: str, source: str) -> int:
+    """Enter a constant into the table, and return its cycles."""
+    TABLE.append(Constant(model, cycles, meaning, source))
+    return cycles

@@ -1,0 +1,87 @@
+"""Kernel of the models of time: queues of work, each of which does one item after the other.
+
+A model says from which cycle on the next item of a queue may start, and how many cycles an item takes. The kernel
+goes from event to event: it starts every item that may start, and moves on to the next end, or to the next cycle from
+which an item may start. Queues may have items in common: such an item ends in each of them by its cycles there, after
+it has started in the last one. Programs of nodes, layers from a server, and maps that are moved to far memory are
+models of this kind.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+__all__ = ["Queues"]
+
+#: A number of each item, by its queue and its index there.
+Of: TypeAlias = Callable[[int, int], int]
+
+
+class Queues:
+    """Queues of so many items each.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Items of each queue.
+    """
+
+    def __init__(self, lengths: Sequence[int]):
+        self.lengths = tuple(lengths)
+        #: Cycle of the latest event.
+        self.now = 0
+        #: Cycles in which items started and ended, by queue; those of the future are not known.
+        self.starts: list[list[int]] = [[] for _ in self.lengths]
+        self.ends: list[list[int]] = [[] for _ in self.lengths]
+        self._events: list[tuple[int, int]] = []
+
+    def run(self, *, ready: Callable[[int, int], int | None], cycles: Of,
+            together: Callable[[int, int], Sequence[int]] | None = None,
+            ended: Callable[[Sequence[tuple[int, int]]], None] | None = None, limit: int | None = None) -> bool:
+        """Run all items; whether they have all ended, and neither wait forever nor reach the limit.
+
+        Parameters
+        ----------
+        ready : callable
+            Cycle from which on the next item of a queue may start; None as long as it waits for an event.
+        cycles : callable
+            Cycles of an item.
+        together : callable, optional
+            Queues that have an item in common, at the same index.
+        ended : callable, optional
+            Called with the queue and index of all items that end in a cycle, in the order of queues.
+        limit : int, optional
+            Cycle from which on the run is abandoned.
+        """
+        while True:
+            later = self._start(ready, cycles, together)
+            if not (self._events or later):
+                return all(len(ends) == length for ends, length in zip(self.ends, self.lengths, strict=True))
+            self.now = min([event[0] for event in self._events[:1]] + later)
+            if limit is not None and self.now >= limit:
+                return False
+            items = []
+            while self._events and self._events[0][0] == self.now:
+                _, queue = heapq.heappop(self._events)
+                items.append((queue, len(self.ends[queue])))
+                self.ends[queue].append(self.now)
+            if ended is not None and items:
+                ended(items)
+
+    def _start(self, ready: Callable[[int, int], int | None], cycles: Of,
+               together: Callable[[int, int], Sequence[int]] | None) -> list[int]:
+        """Start all items that may start now; cycles from which on others may."""
+        later = []
+        for queue, (starts, ends, length) in enumerate(zip(self.starts, self.ends, self.lengths, strict=True)):
+            index = len(starts)
+            if index > len(ends) or index == length or (cycle := ready(queue, index)) is None:
+                continue
+            if cycle > self.now:
+                later.append(cycle)
+                continue
+            starts.append(self.now)
+            members = (queue,) if together is None else together(queue, index)
+            if all(len(self.starts[member]) > index for member in members):
+                for member in members:
+                    heapq.heappush(self._events, (self.now + cycles(member, index), member))
+        return later

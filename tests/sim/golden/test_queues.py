@@ -1,0 +1,54 @@
+"""The kernel of models of time: tests by hand; :mod:`tests.features.programs.golden.test_program` has random ones."""
+
+import pytest
+
+from sim.golden.queues import Queues
+
+
+def test_items_of_a_queue_follow_each_other():
+    queues = Queues([3, 0])
+    assert queues.run(ready=lambda queue, index: queues.now, cycles=lambda queue, index: (5, 0, 7)[index])
+    assert queues.starts == [[0, 5, 5], []]
+    assert queues.ends == [[5, 5, 12], []]
+
+
+def test_an_item_may_start_later():
+    """The kernel moves on to the cycle from which an item may start, when nothing ends before it."""
+    queues = Queues([2])
+    assert queues.run(ready=lambda queue, index: 4 if index == 0 else queues.ends[0][0] + 10,
+                      cycles=lambda queue, index: 1)
+    assert queues.starts == [[4, 15]]
+
+
+def test_an_item_waits_for_another_queue():
+    queues = Queues([1, 1])
+    assert queues.run(ready=lambda queue, index: 0 if queue else (queues.ends[1][0] if queues.ends[1] else None),
+                      cycles=lambda queue, index: 8)
+    assert queues.starts == [[8], [0]]
+
+
+def test_an_item_in_common_ends_after_its_last_start():
+    queues = Queues([1, 1, 1])
+    assert queues.run(ready=lambda queue, index: 10 * queue, cycles=lambda queue, index: queue + 1,
+                      together=lambda queue, index: (0, 2) if queue != 1 else (1,))
+    assert queues.starts == [[0], [10], [20]]
+    assert queues.ends == [[21], [12], [23]]
+
+
+def test_ends_of_a_cycle_are_reported_at_once():
+    queues, ended = Queues([2, 1, 1]), []
+    assert queues.run(ready=lambda queue, index: queues.now, cycles=lambda queue, index: (3, 6, 3)[queue],
+                      ended=lambda items: ended.append((queues.now, list(items))))
+    assert ended == [(3, [(0, 0), (2, 0)]), (6, [(0, 1), (1, 0)])]
+
+
+def test_items_that_wait_forever():
+    queues = Queues([2])
+    assert not queues.run(ready=lambda queue, index: None if index else 0, cycles=lambda queue, index: 1)
+    assert queues.ends == [[1]]
+
+
+@pytest.mark.parametrize(("limit", "whole"), [(20, False), (21, True)])
+def test_limit(limit, whole):
+    queues = Queues([2])
+    assert queues.run(ready=lambda queue, index: queues.now, cycles=lambda queue, index: 10, limit=limit) is whole
