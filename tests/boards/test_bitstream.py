@@ -223,7 +223,7 @@ def test_a_bitstream_of_an_ice40_and_one_that_is_too_slow(results, monkeypatch):
     assert result["utilisation"]["ICESTORM_PLL"]["used"] == 1
     assert result["fmax_mhz"]["min"] > 24
     fast = dataclasses.replace(boards.CONFIGS["icebreaker"], clock=120_000_000)
-    monkeypatch.setitem(boards.CONFIGS, "icebreaker", fast)
+    monkeypatch.setattr(boards, "CONFIGS", {"icebreaker": fast})
     monkeypatch.setattr(bitstream, "ATTEMPTS", 1)
     message = (r"^icebreaker needs 120 MHz, and the best of 1 placements is \d+\.\d\d MHz below it, at "
                r"\d+\.\d\d MHz; there is no bitstream$")
