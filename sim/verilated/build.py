@@ -110,7 +110,7 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     spaces: tuple[str | range, ...] = tuple(getattr(node, "memories", ()))
     memories = [name for name in spaces if isinstance(name, str)]
     batched = batched and not traced
-    harness = {path.name: path.read_text() for path in (*sorted(_HERE.glob("ring*.h")), _HERE / "ring.cpp")}
+    harness = {path.name: path.read_text() for path in (*sorted(_HERE.rglob("ring*.h")), _HERE / "ring.cpp")}
     harness[PORTS] = describe_ports({port.name: port.width for port in design.ports})
     functions = {HEADER: FUNCTIONS} if arithmetic is Arithmetic.NATIVE else {}
     patch = toolchain.text(_HERE / "batch.py") if batched else ""

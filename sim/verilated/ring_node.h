@@ -5,7 +5,6 @@
 #pragma once
 
 #include "ring.h"
-#include "ring_far.h"
 #include "ring_kind.h"
 #include "ring_link.h"
 #include "ring_queue.h"
@@ -13,6 +12,9 @@
 #include "Vnode___024root.h"
 #include "members.h"
 #include "ports.h"
+#if RING_FAR_LANES
+#include "ring_far.h"
+#endif
 #include "verilated.h"
 #include "verilated_save.h"
 #if VM_TRACE

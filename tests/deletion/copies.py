@@ -12,7 +12,8 @@ from hdl.registry import FEATURES, feature
 ROOT = Path(__file__).parents[2]
 
 #: Folders with a folder of each feature.
-TREES = ("hdl/features", "sim/golden/features", "host/features", "tests/features", "tests/host/features")
+TREES = ("hdl/features", "sim/golden/features", "host/features", "sim/verilated/features", "tests/features",
+         "tests/host/features")
 #: Programs on top of the product, of which those go that import what is not there.
 _PROGRAMS = ("tests/", "host/labs/", "sim/bench/")
 

@@ -12,7 +12,8 @@ from typing import Any
 #: Packages of the tree; all others are pinned.
 _OURS = ("hdl", "sim", "boards", "host", "tests")
 #: Files besides our Python modules that are compiled or read.
-_OTHERS = ("sim/verilated/*.cpp", "sim/verilated/*.h", "constraints.txt", "pyproject.toml", "tests/conftest.py")
+_OTHERS = ("sim/verilated/*.cpp", "sim/verilated/*.h", "sim/verilated/features/*/*.h", "constraints.txt",
+           "pyproject.toml", "tests/conftest.py")
 
 
 def dependencies(tree: Path, files: Iterable[str]) -> list[Path]:
