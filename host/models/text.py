@@ -6,14 +6,14 @@ one and those at its ends removed. A line that occurs more than once is used onc
 
 import dataclasses
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from sim.arithmetic.functions import log
 
-__all__ = ["ALPHABET", "REPLACEMENT", "Batch", "Bigram", "Text", "batches", "collate", "cut", "decode", "encode",
+__all__ = ["ALPHABET", "REPLACEMENT", "Batch", "Bigram", "Text", "collate", "cut", "decode", "encode",
            "lines", "topics"]
 
 Characters = npt.NDArray[np.int64]
@@ -106,24 +106,12 @@ def collate(sequences: Sequence[Characters]) -> Batch:
     return Batch(inputs, targets, lengths)
 
 
-def batches(sequences: Sequence[Characters], batch: int,
-            generator: np.random.Generator) -> Iterator[list[Characters]]:
-    """The sequences of each step, without end: one epoch after the other, each in a new order.
-
-    An epoch is cut into as few batches of at most ``batch`` sequences as possible, of sizes as equal as possible.
-    """
-    if batch < 1:
-        raise ValueError(f"Batch must be at least 1, not {batch!r}")
-    while sequences:
-        order = generator.permutation(len(sequences))
-        for part in np.array_split(order, -(-len(sequences) // batch)):
-            yield [sequences[n] for n in part]
-
-
 class Bigram:
-    """Probability of a character given the one before it: relative frequency, with ``smoothing`` added to every
-    count; by default, of several the one with the least loss on every tenth of the sequences, counted on the
-    others."""
+    """Probability of a character given the one before it: relative frequency, with ``smoothing`` added to every count.
+
+    By default the smoothing is the one of several with the least loss on every tenth of the sequences, with counts of
+    the rest.
+    """
 
     def __init__(self, sequences: Sequence[Characters], *, smoothing: float | None = None):
         if smoothing is None:

@@ -4,9 +4,9 @@ Each of its layers adds attention to its input, and then a feed-forward network 
 each of the two (Xiong et al., 2020). As in :mod:`host.models.layers`, parameters live in one vector, and everything
 is computed in its ``dtype``.
 
-Two functions mask, :func:`~host.models.layers.mask` and :func:`~host.models.layers.mask_rows`; others may stand in
-for them. Where something is to be masked, a pass through the model waits: passes run side by side
-(:func:`lockstep`), and one call masks the values of all of them.
+Two functions mask, :func:`~host.models.layers.mask` and :func:`~host.models.layers.mask_rows`, which others can
+replace. A pass through the model waits for masked values: passes run side by side (:func:`lockstep`), and one call
+masks the values of all of them.
 """
 
 import dataclasses
@@ -20,20 +20,20 @@ import numpy.typing as npt
 from host.models.layers import (
     Array,
     Attention,
-    Dense,
     Embedding,
     Labels,
     Layer,
     LayerNorm,
+    Linear,
     Mask,
     Model,
     ReLU,
-    SoftmaxCrossEntropy,
     Views,
     mask,
     mask_rows,
 )
 from host.models.text import ALPHABET, Batch, Characters, collate
+from sim.arithmetic.functions import cross_entropy
 
 __all__ = ["Pass", "Request", "Transformer", "TransformerConfig", "Use", "lockstep"]
 
@@ -66,9 +66,9 @@ Pass = Generator[Request, Array, T]
 
 
 def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]], Sequence[Array | None]]) -> list[T]:
-    """Results of passes that go on side by side; all that wait are answered at once.
+    """Results of passes that run side by side.
 
-    ``answer`` makes the masked values of each pass from the requests of all, None for one that has ended.
+    ``answer`` makes the masked values of each pass from the requests of all, None for a pass that has ended.
     """
     results: dict[int, T] = {}
     answers: Sequence[Any] = [None] * len(passes)
@@ -110,10 +110,10 @@ class TransformerConfig:
 
 
 class Transformer:
-    """A causal transformer, and a softmax cross-entropy behind it.
+    """A causal transformer, followed by a softmax cross-entropy.
 
-    Of the two functions that mask (:data:`~host.models.layers.Mask`), for each batch the first is called once per
-    layer, the second once for the gradient. Parameters, activations and gradients are of ``dtype``.
+    For each batch ``mask`` is called once per layer, and ``mask_rows`` once for the gradient. Parameters, activations
+    and gradients are of ``dtype``.
     """
 
     def __init__(self, config: TransformerConfig, *, mask: Mask = mask, mask_rows: Mask = mask_rows,
@@ -125,11 +125,10 @@ class Transformer:
         for n in range(config.layers):
             self._layers |= {
                 f"norm_{n}": LayerNorm(width), f"attention_{n}": Attention(width, config.heads),
-                f"feed_norm_{n}": LayerNorm(width), f"rise_{n}": Dense(width, config.hidden), f"relu_{n}": ReLU(),
-                f"fall_{n}": Dense(config.hidden, width, gain=0.5)}
-        self._layers |= {"norm": LayerNorm(width), "output": Dense(width, config.characters, gain=0.1)}
+                f"feed_norm_{n}": LayerNorm(width), f"rise_{n}": Linear(width, config.hidden), f"relu_{n}": ReLU(),
+                f"fall_{n}": Linear(config.hidden, width, gain=0.5)}
+        self._layers |= {"norm": LayerNorm(width), "output": Linear(width, config.characters, gain=0.1)}
         self._model = Model(list(self._layers.values()), dtype=dtype)
-        self._loss = SoftmaxCrossEntropy()
         self.size = self._model.size
         #: All parameters, flat. Initially zero, see :meth:`initialize`.
         self.parameters = self._model.parameters
@@ -139,7 +138,7 @@ class Transformer:
         return dict(zip(self._layers, self._model.views(vector), strict=True))
 
     def initialize(self, seed: int) -> None:
-        """Draw all parameters anew."""
+        """Draw all parameters."""
         self._model.initialize(seed)
 
     def scores(self, inputs: Characters, lengths: Labels) -> Array:
@@ -156,13 +155,13 @@ class Transformer:
         total = sum(self.loss(collate(ordered[n:n + batch])) for n in range(0, len(ordered), batch))
         return total / sum(len(sequence) - 1 for sequence in sequences)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def differentiate(self, batch: Batch) -> tuple[float, Array]:
         """Loss summed over the predicted characters, and its gradient: a new vector, laid out as :attr:`parameters`.
 
         Without sequences, both are zero. Numbers that overflow become infinite or NaN, in silence.
         """
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._run(self.gradient_pass(batch))
+        return self._run(self.gradient_pass(batch))
 
     def loss_pass(self, batch: Batch) -> Pass[float]:
         """The pass of :meth:`loss`, for :func:`~host.models.transformer.lockstep`."""
@@ -185,7 +184,7 @@ class Transformer:
         views, gradients = self.views(self.parameters), self.views(gradient)
         scores, caches = yield from self._forward(batch.inputs, batch.lengths)
         loss = self._total(scores, batch)
-        _, upstream = self._loss(scores.reshape(-1, self.config.characters), batch.targets.reshape(-1))
+        _, upstream = cross_entropy(scores.reshape(-1, self.config.characters), batch.targets.reshape(-1))
         upstream = (yield Request(use=Use.ROWS, values=upstream.reshape(scores.shape)[:, None],
                                   lengths=batch.lengths))[:, 0]
 
@@ -204,7 +203,7 @@ class Transformer:
         """Sum of the losses of sequences, from the first on, each of which is summed over its characters."""
         total = scores.dtype.type(0)
         for mine, targets, length in zip(scores, batch.targets, batch.lengths, strict=True):
-            total += scores.dtype.type(self._loss(mine[:length], targets[:length])[0])
+            total += scores.dtype.type(cross_entropy(mine[:length], targets[:length])[0])
         return float(total)
 
     def _run(self, one: Pass[T]) -> T:

@@ -9,7 +9,7 @@ import pytest
 
 from hdl.config import NodeConfig
 from host.models.layers import Embedding
-from host.models.text import Bigram, batches, collate, topics
+from host.models.text import Bigram, collate, topics
 from host.models.transformer import Transformer, TransformerConfig
 from tests.host.models.tiny import TINY, repad, same, sequences, single, slope, tiny
 
@@ -210,6 +210,14 @@ class TestModel:
         model = tiny(1)
         with pytest.raises(ValueError, match=r"^Sequence must be of at most 5 positions, not 6$"):
             model.loss(collate(sequences(np.random.default_rng(1), [6])))
+
+
+def batches(sequences, batch, generator):
+    """Sequences of each step, without end: each epoch in a new order, in batches of sizes as equal as possible."""
+    while True:
+        order = generator.permutation(len(sequences))
+        for part in np.array_split(order, -(-len(sequences) // batch)):
+            yield [sequences[n] for n in part]
 
 
 class TestTraining:
