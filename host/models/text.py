@@ -107,7 +107,7 @@ def collate(sequences: Sequence[Characters]) -> Batch:
 
 
 class Bigram:
-    """Probability of a character given the one before it: relative frequency, with ``smoothing`` added to every count.
+    """Probability of a character given the one before it: relative frequencies with ``smoothing`` added to counts.
 
     By default the smoothing is the one of several with the least loss on every tenth of the sequences, with counts of
     the rest.

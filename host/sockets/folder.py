@@ -1,7 +1,6 @@
-"""A folder for sockets, which outlives its process by one start of another at the most.
+"""A folder for sockets in the temporary folder of the system, or in another one with a shorter path.
 
-It is in the temporary folder of the system, or in another one if the path of a socket there would be too long. Its
-process holds a lock in it. Each start removes folders of the same user with a lock that nobody holds, since their
+Its process holds a lock in it. Each start removes folders of the same user with a lock that nobody holds, since their
 processes were killed; links are not followed, and nothing but sockets and locks is removed.
 """
 
@@ -28,7 +27,7 @@ _SHORT = ("/tmp", "/var/tmp", "/dev/shm")
 def socket_folder(names: Sequence[str] = ("ring",)) -> Iterator[Path]:
     """Make a folder for sockets of some names, which ends with the block.
 
-    Raises ``OSError`` if there is no folder that can be written to and has a path short enough.
+    Raises ``OSError``: there is no folder that can be written to and has a path short enough.
     """
     parents = list(dict.fromkeys([tempfile.gettempdir(), *_SHORT]))
     for parent in parents:
