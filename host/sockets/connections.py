@@ -89,8 +89,8 @@ class Client:
     def receive(self, *, seconds: float | None = None) -> Any:
         """The next message of the server.
 
-        Raises ``MessageError``: the server has sent other bytes; ``EOFError`` or ``OSError``: it has ended, or has sent
-        no whole message in time.
+        Raises ``MessageError``: the server has sent other bytes; ``EOFError`` or ``OSError``: it has ended, or not
+        sent a whole message in time.
         """
         limit = None if seconds is None else time.monotonic() + seconds
         while (frame := _take_frame(self._inbox, MAX_MESSAGE)) is None:
