@@ -70,11 +70,13 @@ def _name(widths: tuple[int, ...]) -> str:
 
 def _row(name: str, profile: Profile) -> dict[str, Any]:
     """Words of a program by every method; both checks are carried out for each."""
-    found = planned(profile.lifetimes)
-    places = {one.method: dict(zip(profile.words, one.places, strict=True)) for one in found}
-    wrong = [method for method, mine in places.items() if overlaps(profile, mine) or dead_reads(profile, mine)]
+    places = {method: dict(zip(profile.words, bases, strict=True))
+              for method, bases in planned(profile.lifetimes).items()}
+    words = {method: max(base + profile.words[name] for name, base in bases.items())
+             for method, bases in places.items()}
+    wrong = [method for method, bases in places.items() if overlaps(profile, bases) or dead_reads(profile, bases)]
     return {"program": name, "buffers": len(profile.words), "naive": profile.naive, "live": profile.live,
-            "words": {one.method: one.peak for one in found}, "digest": profile.digest, "wrong": wrong}
+            "words": words, "digest": profile.digest, "wrong": wrong}
 
 
 def programs() -> list[dict[str, Any]]:
