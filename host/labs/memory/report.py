@@ -1,8 +1,7 @@
-"""Findings of the planner and of the timeline of memory, in parts that are kept: the results of `make memory`.
+"""Results of the planner and of the timeline of memory, in parts that are kept: the results of `make memory`.
 
-Words and plans are those of programs. Cycles are modelled (:mod:`host.features.compute.memory.chain`,
-:mod:`host.features.compute.memory.steps`), but for those of parts ``nodes`` and ``text nodes``, which a simulated
-node takes.
+Cycles are modelled (:mod:`host.features.compute.memory.chain`, :mod:`host.features.compute.memory.steps`), except in
+parts ``nodes`` and ``text nodes``, where a simulated node takes them.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ import numpy as np
 from host.columns import Column, Table
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
-from host.features.compute.memory.chain import EXHAUSTIVE, Chain, Policy, decide, exhaustive, greedy, layers_chain
+from host.features.compute.memory.chain import EXHAUSTIVE, Chain, decide, exhaustive, greedy, layers_chain
 from host.features.compute.memory.checker import dead_reads, injected, overlaps, random_chain, random_profile
 from host.features.compute.memory.plan import Profile, make_plan, planned, rooms_of
 from host.features.compute.memory.steps import perceptron_profile
@@ -39,9 +38,9 @@ __all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Parts", "bits", "chains", "
 INJECTED, PASSES, CHAINS = 100, 1000, 250
 #: Random chains of a part.
 _CHAINS = 50
-#: Part of them that a greedy search must find the best plan of, and the most by which it may be slower.
+#: Fraction of them with the best plan found by a greedy search, and the most by which it may be slower.
 _EQUAL, _MOST = 0.95, 1.06
-#: Words that the text model's buffers may take, and the least part that the strict rule saves in its lists.
+#: Words that the text model's buffers may take, and the least fraction that the strict rule saves in its lists.
 _ACTIVATIONS, _STRICT = 8192, 0.45
 #: Perceptrons, with batches of 32, on arrays of 4 by 4.
 _WIDTHS = ((64, 64, 10), (64, *[64] * 9, 10), (64, 128, 96, 48, 10))
@@ -59,7 +58,7 @@ _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("t
 _NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
 #: The same of the text model.
 _TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))
-#: Parts of cycles by which those of a node may differ from a timeline, and those of two steps that are as fast.
+#: Fractions of cycles by which a node may differ from a timeline, and two equally fast steps from each other.
 _NEAR, _EVEN = 0.03, 0.001
 
 
@@ -69,7 +68,7 @@ def _name(widths: tuple[int, ...]) -> str:
 
 
 def _row(name: str, profile: Profile) -> dict[str, Any]:
-    """Words of a program by every method; both checks are carried out for each."""
+    """Words of a program by every method, with both checks of each."""
     places = {method: dict(zip(profile.words, bases, strict=True))
               for method, bases in planned(profile.lifetimes).items()}
     words = {method: max(base + profile.words[name] for name, base in bases.items())
@@ -80,22 +79,21 @@ def _row(name: str, profile: Profile) -> dict[str, Any]:
 
 
 def programs() -> list[dict[str, Any]]:
-    """Words of the lists of perceptrons and of the text model, of perceptrons whose softmax is apart, and of the text
-    model's steps."""
-    rows = []
+    """Words of the lists of perceptrons and of the text model, and of programs of steps of both."""
+    profiles: dict[str, Profile] = {}
     for widths in _WIDTHS:
         lists = compile_lists(layers_of(widths), array=_ARRAY, examples=_EXAMPLES, words=1 << 20)
-        rows.append(_row(f"lists of {_name(widths)}", lists.programs[0].profile(rooms_of(lists.plan),
-                                                                                _ARRAY.engine())))
+        profiles[f"lists of {_name(widths)}"] = lists.programs[0].profile(rooms_of(lists.plan), _ARRAY.engine())
     for name, again in _LISTS.items():
         text = compile_text(CONFIG, array=_ARRAY, sequences=1, words=1 << 20, scaled_again=again)
-        rows.append(_row(name, text.programs[0].profile(rooms_of(text.plan), engine_of(_ARRAY))))
-    rows += [_row(f"{_name(widths)}, softmax apart", perceptron_profile(widths, _EXAMPLES)) for widths in _WIDTHS]
-    return rows + [_row(name, text_program(**options).profile) for name, options in _TEXT.items()]
+        profiles[name] = text.programs[0].profile(rooms_of(text.plan), engine_of(_ARRAY))
+    profiles |= {f"{_name(widths)}, softmax apart": perceptron_profile(widths, _EXAMPLES) for widths in _WIDTHS}
+    profiles |= {name: text_program(**options).profile for name, options in _TEXT.items()}
+    return [_row(name, profile) for name, profile in profiles.items()]
 
 
 def checks() -> dict[str, int]:
-    """Overlaps that both checks find of those put into plans of random programs, and alarms in plans that are right.
+    """Overlaps put into plans of random programs, how many of them both checks find, and alarms in right plans.
 
     A pass is a random program that is carried out under its plan.
     """
@@ -121,21 +119,19 @@ def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bo
     Parameters
     ----------
     length : int
-        Characters, behind which the sequence is padded.
+        Characters, which padding follows.
     options
         Options of :func:`~host.features.compute.text_steps.text_program`.
     """
     generator, context = np.random.default_rng(length), model.config.context
     tokens, labels = generator.integers(0, model.config.characters, (2, context))
     tokens[length:] = labels[length:] = 0
-    loss, expected = model.differentiate(Batch(inputs=tokens[None], targets=labels[None],
-                                               lengths=np.array([length])))
+    loss, expected = model.differentiate(Batch(tokens[None], labels[None], np.array([length])))
     gradient = np.full(model.size, np.nan, np.float32)
-    program = text_program(model.config, parameters=model.parameters, gradient=gradient, length=length,
-                           **options)
+    program = text_program(model.config, parameters=model.parameters, gradient=gradient, length=length, **options)
     plan = make_plan(program.profile)
-    found = program.run(plan.places, {"tokens": tokens[:, None], "labels": labels[:, None]})
-    same = (float(column_sums(found["losses"][:length])[0]) == loss
+    taken = program.run(plan.places, {"tokens": tokens[:, None], "labels": labels[:, None]})
+    same = (float(column_sums(taken["losses"][:length])[0]) == loss
             and np.array_equal(gradient.view(np.uint32), expected.view(np.uint32)))
     return same, plan.peak
 
@@ -146,14 +142,14 @@ def bits() -> list[dict[str, Any]]:
     model.initialize(0)
     rows = []
     for name, options in _TEXT.items():
-        found = {length: differentiated(model, length, **options) for length in range(1, CONFIG.context + 1)}
-        rows.append({"program": name, "lengths": len(found), "same": sum(same for same, _ in found.values()),
-                     "words": found[CONFIG.context][1]})
+        results = [differentiated(model, length, **options) for length in range(1, CONFIG.context + 1)]
+        rows.append({"program": name, "lengths": len(results), "same": sum(same for same, _ in results),
+                     "words": results[-1][1]})
     return rows
 
 
 def far() -> list[dict[str, Any]]:
-    """Modelled cycles with far memory, in terms of those of a step in which all maps are kept."""
+    """Modelled cycles with far memory, divided by the cycles of a step that keeps all maps."""
     chains: dict[str, Chain] = {"text": text_chain(), "layers": layers_chain(9, width=64, examples=32)}
     rows: list[dict[str, Any]] = []
     for name, share, rate in _FAR:
@@ -161,11 +157,11 @@ def far() -> list[dict[str, Any]]:
         row: dict[str, Any] = {"chain": chain.name, "share": share, "budget": int(share * chain.words), "rate": rate,
                                "cycles": chain.cycles}
         for kind in ("swap", "recompute", "mixed"):
-            found = decide(chain, budget=row["budget"], rate=rate, kind=kind)
-            row[kind] = None if found is None else {
-                "cycles": found.run.cycles, "factor": found.run.cycles / chain.cycles, "peak": found.run.peak,
-                "far_words": found.run.far_words, "multiplications": found.run.multiplications,
-                "policies": [Policy(policy).name.lower() for policy in found.policies]}
+            plan = decide(chain, budget=row["budget"], rate=rate, kind=kind)
+            row[kind] = None if plan is None else {
+                "cycles": plan.run.cycles, "factor": plan.run.cycles / chain.cycles, "peak": plan.run.peak,
+                "far_words": plan.run.far_words, "multiplications": plan.run.multiplications,
+                "policies": [policy.name.lower() for policy in plan.policies]}
         rows.append(row)
     return rows
 
@@ -183,14 +179,14 @@ def text_nodes() -> list[dict[str, Any]]:
 
 
 def _steps(chain: str, share: float, rate: float, steps: list[FarStep]) -> list[dict[str, Any]]:
-    """Rows of steps, with their cycles in terms of those of the first one, which keeps all maps."""
+    """Rows of steps, with their cycles divided by the first one's, which keeps all maps."""
     return [{"chain": chain, "share": share, "rate": rate, **dataclasses.asdict(step),
              "policies": [policy.name.lower() for policy in step.policies], "factor": step.cycles / steps[0].cycles}
             for step in steps]
 
 
 def chains(seed: int) -> list[float]:
-    """Cycles of greedy plans in terms of exhaustive ones, of random chains that some plan fits."""
+    """Cycles of greedy plans divided by those of exhaustive ones, of random chains that some plan fits."""
     generator = np.random.default_rng(seed)
     ratios: list[float] = []
     while len(ratios) < _CHAINS:
@@ -209,14 +205,14 @@ PARTS: Mapping[str, Callable[[], Any]] = {
 
 
 def _sources() -> list[Path]:
-    """Modules whose results are kept."""
+    """Modules with results that are kept."""
     folder = Path(__file__).parents[2]
     return [Path(__file__), *(path for name in ("features/compute", "features/far", "models")
                               for path in sorted((folder / name).rglob("*.py")))]
 
 
 def _digest() -> str:
-    """SHA-256 of the modules whose results are kept."""
+    """SHA-256 of the modules with results that are kept."""
     return hashlib.sha256(b"".join(path.read_bytes() for path in _sources())).hexdigest()
 
 
@@ -227,24 +223,19 @@ class Parts:
     ----------
     path : Path
         JSON file. Parts of another version of the planner, and of a damaged file, are not used.
-
-    Members
-    -------
-    parts : dict
-        Results of the parts that are there.
     """
 
     def __init__(self, path: Path):
         self._path = path
         self._source = _digest()
-        self.parts: dict[str, Any] = {}
+        self.parts: dict[str, Any] = {}  # results of the parts that are there
         with contextlib.suppress(FileNotFoundError, ValueError):
             kept = json_files.read_sealed(path)
             if kept["source"] == self._source:
                 self.parts = kept["parts"]
 
     def complete(self) -> Iterator[str]:
-        """Find the parts that are missing, one by one, and write the file after each; their names come in front."""
+        """Yield the name of each part that is missing, then make it and write the file."""
         for name, part in PARTS.items():
             if name not in self.parts:
                 yield name
@@ -253,7 +244,7 @@ class Parts:
 
     @property
     def ratios(self) -> list[float]:
-        """Cycles of greedy plans in terms of exhaustive ones."""
+        """Cycles of greedy plans divided by those of exhaustive ones."""
         return [ratio for name, part in self.parts.items() if name.startswith("chains") for ratio in part]
 
     def failures(self) -> list[str]:
@@ -263,7 +254,7 @@ class Parts:
         again = [rows[name] for name in ("text, normals scaled again", "lists of text, normals scaled again")]
         lists, steps = rows["lists of text"], self.parts["nodes"] + self.parts["text nodes"]
         cycles = {(row["chain"], row["share"], row["rate"], row["kind"]): row["cycles"] for row in steps}
-        found = {
+        statements = {
             "a plan with an overlap": any(row["wrong"] for row in self.parts["programs"]),
             "a search above the words that are alive": any(
                 row["words"]["search"] != row["live"] for row in self.parts["programs"]),
@@ -284,12 +275,12 @@ class Parts:
                 row["far_words"] != row["planned"] or row["peak"] > row["budget"]
                 or abs(row["cycles"] - row["timeline"]) > _NEAR * row["timeline"] for row in steps),
             "a mixed step on a node that is slower than another": any(
-                kind == "mixed" and found > (1 + _EVEN) * min(
-                    cycles.get((*which, other), found) for other in ("swap", "recompute"))
-                for (*which, kind), found in cycles.items()),
+                kind == "mixed" and count > (1 + _EVEN) * min(
+                    cycles.get((*which, other), count) for other in ("swap", "recompute"))
+                for (*which, kind), count in cycles.items()),
             "greedy plans that are not those of an exhaustive search": (
                 sum(ratio == 1 for ratio in ratios) < _EQUAL * len(ratios) or max(ratios) > _MOST)}
-        return [name for name, failed in found.items() if failed]
+        return [name for name, failed in statements.items() if failed]
 
     def tables(self) -> list[Table]:
         """Words of programs, modelled plans with far memory, and steps on a simulated node."""
@@ -318,19 +309,19 @@ class Parts:
 
 
 def _words(method: str) -> Column:
-    """Words by a method, and the saving over naive plans."""
+    """Words by a method, and the saving against naive plans."""
     return Column(method, format=str, of=lambda row: (
         f"{row['words'][method]:,} ({row['words'][method] / row['naive'] - 1:+.1%})"))
+
+
+def _factor(kind: str) -> Column:
+    """Cycles of a kind of plan, divided by the cycles of a step that keeps all maps."""
+    return Column(kind, format=str, of=lambda row: f"{row[kind]['factor']:.3f}" if row[kind] else "no room")
 
 
 def _policies(policies: Sequence[str]) -> str:
     """Plan of maps by the first letters of keep, swap and recompute."""
     return "".join(policy[0] for policy in policies)
-
-
-def _factor(kind: str, row: dict[str, Any]) -> str:
-    """Cycles of a kind of plan, divided by those of a step that keeps all maps."""
-    return f"{row[kind]['factor']:.3f}" if row[kind] else "no room"
 
 
 _RATE = Column("rate", format=lambda rate: f"1/{1 / rate:.0f}")
@@ -342,7 +333,7 @@ _PROGRAM = (
     _words("search"), Column("live", format=","))
 _PLAN = (
     Column("chain"), Column("budget", format=str, of=lambda row: f"{row['budget']:,} ({row['share']:.0%})"), _RATE,
-    *(Column(kind, format=str, of=functools.partial(_factor, kind)) for kind in ("swap", "recompute", "mixed")),
+    *map(_factor, ("swap", "recompute", "mixed")),
     Column("plan", of=lambda row: _policies(row["mixed"]["policies"])),
     Column("moved_words", format=",", of=lambda row: row["mixed"]["far_words"]),
     Column("more_products", format=",", of=lambda row: row["mixed"]["multiplications"]))

@@ -33,8 +33,9 @@ from hdl.features.compute.layer_list import BASE_BITS, Place
 from host.driver.planned_lists import PlanError
 from sim.golden.features.compute.compute import Engine, Instruction, Operand, sources
 
-__all__ = ["ORDERS", "ROUNDS", "Lifetime", "ListProgram", "Operation", "Places", "Plan", "Profile",
-           "ProfileError", "Room", "live_words", "lowest_fit", "make_plan", "peak", "planned", "rooms_of", "search", "shared", "strict"]
+__all__ = ["ORDERS", "ROUNDS", "Lifetime", "ListProgram", "Operation", "Places", "Plan", "Profile", "ProfileError",
+           "Room", "live_words", "lowest_fit", "make_plan", "peak", "planned", "rooms_of", "search", "shared",
+           "strict"]
 
 
 class ProfileError(ValueError):
