@@ -1,7 +1,4 @@
-"""A target of make: its variables are checked, its packages are installed, its commands are run.
-
-Packages are installed into the virtual environment of a clone, .venv, by extras of pyproject.toml.
-"""
+"""Targets of make: checks of variables, packages in the clone's virtual environment .venv, and commands."""
 
 import contextlib
 import fcntl
@@ -37,8 +34,10 @@ class InstallError(Exception):
 
 
 def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run a command to its end, by default in this process's environment, and send on signals; return its exit code,
-    or 128 and the number of a signal."""
+    """Run a command to its end, by default in this process's environment, and forward signals to it.
+
+    Returns its exit code, or 128 plus the number of a signal.
+    """
     received = []
     with subprocess.Popen(words, env=environment) as process:
         def on_signal(number: int, frame: object) -> None:
@@ -52,7 +51,7 @@ def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> 
 
 
 def _stale(extra: str) -> bool:
-    """Whether packages must be installed: there is no stamp, or something that it depends on is later."""
+    """Whether packages must be installed: there is no stamp, or one of its sources is later."""
     stamp, base = ENVIRONMENT / f".{extra}", ENVIRONMENT / ".base"
     lists = _LISTS if extra == "base" else (*_LISTS, base)
     return not (_PYTHON.exists() and stamp.exists() and base.exists()) or any(
