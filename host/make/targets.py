@@ -28,22 +28,15 @@ OFF, _ON = ("0", "no", "false"), ("1", "yes", "true")
 class Variable:
     """A variable, and the words that it adds."""
 
-    #: Option of the command that takes the value; empty where words are added as they are.
-    option: str
-    #: Line of help.
-    text: str
-    #: integer, number, text or path.
-    kind: str = "text"
+    option: str  # option of the command that takes the value; empty where words are added as they are
+    text: str  # line of help
+    kind: str = "text"  # integer, number, text or path
     #: Words that each value adds; or the values that there are. Empty for any.
     values: Mapping[str, list[str]] | list[str] = dataclasses.field(default_factory=list)
-    #: Whether the value is several words, each of which the option takes.
-    repeats: bool = False
-    #: Whether 0, no and false leave the variable out.
-    off: bool = False
-    #: Value where there is none.
-    always: str | None = None
-    #: Section of the table of help.
-    section: str = ""
+    repeats: bool = False  # whether the value is several words, each of which the option takes
+    off: bool = False  # whether 0, no and false leave the variable out
+    always: str | None = None  # value where there is none
+    section: str = ""  # section of the table of help
 
     def words(self, name: str, value: str) -> list[str]:
         """Words of the command line; raises ``ValueError`` if a value is wrong."""
@@ -88,21 +81,16 @@ class Target:
     text: str = ""
     #: Commands, with quotes as in a shell, and settings of the environment before them.
     run: list[str] = dataclasses.field(default_factory=list)
-    #: Extras of pyproject.toml.
-    extras: list[str] = dataclasses.field(default_factory=list)
+    extras: list[str] = dataclasses.field(default_factory=list)  # extras of pyproject.toml
     #: Extras by variables with which, or unless which are switched off, they are needed.
     extras_with: dict[str, str] = dataclasses.field(default_factory=dict)
     extras_unless_off: dict[str, str] = dataclasses.field(default_factory=dict)
-    #: Variables by their names.
-    variables: dict[str, Variable] = dataclasses.field(default_factory=dict)
-    #: Variables that must be set.
-    needs: list[str] = dataclasses.field(default_factory=list)
+    variables: dict[str, Variable] = dataclasses.field(default_factory=dict)  # variables by their names
+    needs: list[str] = dataclasses.field(default_factory=list)  # variables that must be set
     #: Targets that take the place of this one, by the variable that is set.
     modes: dict[str, "Target"] = dataclasses.field(default_factory=dict)
-    #: Whether programs are in the virtual environment.
-    install: bool = True
-    #: Line that is printed first.
-    note: str = ""
+    install: bool = True  # whether programs are in the virtual environment
+    note: str = ""  # line that is printed first
 
     def mode(self, values: Mapping[str, str]) -> "Target":
         """This target, or the mode that a variable selects."""

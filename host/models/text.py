@@ -82,8 +82,7 @@ class Batch:
     #: Characters, and the one that follows each of them: of shape (sequences, length of the longest).
     inputs: Characters
     targets: Characters
-    #: Predicted characters of each sequence.
-    lengths: Characters
+    lengths: Characters  # predicted characters of each sequence
 
     @property
     def real(self) -> npt.NDArray[np.bool_]:

@@ -55,10 +55,8 @@ class Request:
     """A pass's request for masked values."""
 
     use: Use
-    #: Matrices to be masked, in shape (sequences, matrices, rows, columns).
-    values: Array
-    #: Length of each sequence.
-    lengths: Labels
+    values: Array  # matrices to be masked, in shape (sequences, matrices, rows, columns)
+    lengths: Labels  # length of each sequence
 
 
 #: A pass requests masks, is sent the masked values, and returns its result.
@@ -89,17 +87,13 @@ def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]],
 class TransformerConfig:
     """Sizes of a transformer."""
 
-    #: Elements of the vector at each position; a multiple of ``heads``.
-    width: int = 32
+    width: int = 32  # elements of the vector at each position; a multiple of ``heads``
     #: Heads of each layer's attention.
     heads: int = 2
     layers: int = 1
-    #: Width inside of each feed-forward network.
-    hidden: int = 96
-    #: Most positions.
-    context: int = 16
-    #: Size of the alphabet.
-    characters: int = len(ALPHABET)
+    hidden: int = 96  # width inside of each feed-forward network
+    context: int = 16  # most positions
+    characters: int = len(ALPHABET)  # size of the alphabet
 
     def __post_init__(self) -> None:
         for name in ("width", "heads", "layers", "hidden", "context", "characters"):

@@ -76,8 +76,7 @@ class Activations:
     layers: Sequence[Dense]
     examples: int  # most examples of a command
     lanes: int  # elements of a memory row
-    #: Places of the buffers by a plan; by default no two buffers share a place.
-    bases: Mapping[str, int] | None = None
+    bases: Mapping[str, int] | None = None  # places of the buffers by a plan; by default no two buffers share a place
     #: Place and words of each buffer: ``inputs``, ``output`` and ``gradient`` with the number of a layer, ``labels``
     #: and ``loss``.
     rooms: Mapping[str, Room] = dataclasses.field(init=False)
@@ -140,12 +139,9 @@ class Lists:
     """Lists of a network."""
 
     places: Activations
-    #: Words of all indices and lists, which are written from ``places.lists`` on.
-    words: Words
-    #: Commands of a pass: all layers forward, and backward from the last to the first.
-    commands: list[Work]
-    #: Words of the lists of odd passes; none where passes do not overlap.
-    odd: Words
+    words: Words  # words of all indices and lists, which are written from ``places.lists`` on
+    commands: list[Work]  # commands of a pass: all layers forward, and backward from the last to the first
+    odd: Words  # words of the lists of odd passes; none where passes do not overlap
     #: Elements from inputs, labels and lists of even passes to those of odd ones.
     distance: int
     plan: Plan

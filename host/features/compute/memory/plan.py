@@ -328,20 +328,15 @@ def rooms_of(plan: Plan) -> dict[str, Room]:
 class ListProgram:
     """Lists of a pass, as they are written to the activation memory."""
 
-    #: All lists, in order.
-    words: npt.NDArray[np.uint32]
-    #: Address of the first one.
-    base: int
-    #: Address of each list, in the order in which they run.
-    starts: Sequence[int]
-    #: Most examples of a command.
-    examples: int
+    words: npt.NDArray[np.uint32]  # all lists, in order
+    base: int  # address of the first one
+    starts: Sequence[int]  # address of each list, in the order in which they run
+    examples: int  # most examples of a command
     #: Buffers that the host writes before the pass, and buffers that it reads after it. What it has given is still
     #: there then, so that a pass can be repeated.
     given: Sequence[str]
     taken: Sequence[str]
-    #: Elements that are added to the places of what is given.
-    further: int = 0
+    further: int = 0  # elements that are added to the places of what is given
 
     @property
     def end(self) -> int:

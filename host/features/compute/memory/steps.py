@@ -43,8 +43,7 @@ class Step:
     #: Names of buffers.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    #: Takes what is read, and returns the array that is written, or None.
-    function: Callable[..., Any]
+    function: Callable[..., Any]  # takes what is read, and returns the array that is written, or None
     #: First column that is written, and the one after the last; by default all are.
     columns: tuple[int, int] | None = None
     #: Whether each element depends on one element of the first operand, so that it may take its place.

@@ -50,10 +50,8 @@ class Move:
 class Space:
     """All states of a product; ``ValueError`` if a size is not a power of two, or a dimension has no level."""
 
-    #: m, k and n: powers of two.
-    sizes: tuple[int, int, int]
-    #: Levels of each.
-    depths: tuple[int, int, int]
+    sizes: tuple[int, int, int]  # m, k and n: powers of two
+    depths: tuple[int, int, int]  # levels of each
 
     def __post_init__(self) -> None:
         for size in self.sizes:
@@ -141,8 +139,7 @@ class Plan:
     #: Products that m and n are cut into.
     rows: int
     columns: int
-    #: Sizes and factors of each.
-    job: GemmJob
+    job: GemmJob  # sizes and factors of each
 
     @property
     def products(self) -> int:
@@ -156,10 +153,8 @@ class Nest:
     #: With two levels of k.
     space: Space
     array: Array
-    #: Product without factors; its sizes may be below those of the space.
-    job: GemmJob
-    #: Levels of m and n; by default those of their number.
-    levels: Levels = ()
+    job: GemmJob  # product without factors; its sizes may be below those of the space
+    levels: Levels = ()  # levels of m and n; by default those of their number
 
     def __post_init__(self) -> None:
         rows, terms, columns = self.space.depths
