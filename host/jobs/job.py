@@ -318,17 +318,18 @@ class Job:
             self._threshold(key).restore(content)
         self._loaded = True
         if self._model is not None:
-            self._restore_model(self._model, self._slots.contents)
+            self._restore_model(self._model)
 
-    def _restore_model(self, model: Reference, contents: dict[str, Vector]) -> None:
+    def _restore_model(self, model: Reference) -> None:
+        bits = {name: array.view(np.uint32) for name, array in self._slots.contents.items()}
         model.weights[...] = self._slots.weights.view(np.uint32)
-        model.master[...] = contents.get("master", self._slots.weights).view(np.uint32)
+        model.master[...] = bits.get("master", model.weights)
         for plane, array in enumerate(model.state):
-            array[...] = contents[f"state_{plane}"].view(np.uint32)
-        if "errors" in contents:
-            model.errors[...] = contents["errors"].view(np.uint32)
+            array[...] = bits[f"state_{plane}"]
+        if "errors" in bits:
+            model.errors[...] = bits["errors"]
         if model.residuals is not None:
-            model.residuals[...] = contents["residual"].view(np.uint32)
+            model.residuals[...] = bits["residual"]
 
     # Parts of operations.
 

@@ -50,7 +50,8 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
     """Choose nodes for a job.
 
     Nodes have the memories of a default node, or the next powers of two that have room for the vector, up to
-    :data:`LARGEST` elements; and the state planes of the optimizer.
+    :data:`LARGEST` elements; and the state planes of the optimizer. Raises ``TypeError``: an argument is of another
+    type; ``ValueError``: there are no such nodes.
 
     Parameters
     ----------
@@ -62,8 +63,6 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
         The nodes' optimizer; without one, nodes have all rules.
     packed_state, density, gradients, weights
         See :class:`FormatOptions`.
-
-    Raises ``TypeError``: an argument is of another type; ``ValueError``: there are no such nodes.
     """
     node = NodeConfig(gradients=checks.gradient_codec(gradients, density), weights=Weights(codec=weights),
                       topology=SingleRing(max_nodes=max_nodes_for(nodes)))
@@ -118,11 +117,12 @@ class RingOptions(Section):
 def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimizer | Sequence[Optimizer] | None = None,
              formats: FormatOptions, node: Configuration | None = None, part: int | None = None, check: bool = True,
              ring: RingOptions) -> Job:
-    """Build a simulated ring for a job, unless an earlier run has, and start it.
+    """Build a simulated ring for a job, unless an earlier run has, and start it, with all weights zero.
 
     The ring is stopped at the end of a ``with`` block, by :meth:`~host.jobs.job.Job.close`, or once the job is no
     longer used. Parameters of sections are keyword arguments, in place of the sections:
-    ``simulate(length=1000, density=0.1, threads=2)``.
+    ``simulate(length=1000, density=0.1, threads=2)``. Raises ``TypeError``: an argument is of another type;
+    ``ValueError``: there can be no such job. Nothing has been built then.
 
     Parameters
     ----------
@@ -138,11 +138,6 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
         Elements of the longest vector that nodes are given at once; by default those that they have room for.
     check : bool
         Whether every result is compared with the golden model, bit for bit.
-
-    All weights of the job are zero at first.
-
-    Raises ``TypeError``: an argument is of another type; ``ValueError``: there can be no such job. Nothing has been
-    built then.
     """
     lengths = [length] if isinstance(length, int) else list(length)
     optimizers = [] if optimizer is None else (

@@ -70,18 +70,11 @@ class Slot:
 
 
 class Slots:
-    """All slots of a job, and the contents of the parts that are in none of them.
+    """All slots of a job, and the contents of the parts of a vector that are in none of them.
 
-    Parameters
-    ----------
-    lengths : list of int
-        Lengths of the parts. Each has a slot of its own if the nodes have room for all; otherwise there is one slot.
-    length : int
-        Elements of the whole vector.
-    packed_state, errors : bool
-        As in :class:`~host.driver.memory.Allocation`.
-    updates : bool
-        Whether nodes have weights and update them; otherwise they only sum.
+    Parts have ``lengths``. Each has its own slot if the nodes have room for all; otherwise there is one slot. Planes,
+    packed state and errors are those of an :class:`~host.driver.memory.Allocation`. Nodes have weights and update
+    them if ``updates``; otherwise they only sum.
     """
 
     def __init__(self, ring: VectorRing, lengths: list[int], *, length: int, planes: int, packed_state: bool,

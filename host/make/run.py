@@ -109,13 +109,9 @@ _WORD = re.compile(r"(?:\\.|[^\\ \t])+", re.DOTALL)
 
 
 def read_flags(flags: str) -> tuple[str, dict[str, str]]:
-    r"""Letters of make's options, and values of variables.
+    r"""Letters of make's options, and values of variables, in ``MAKEFLAGS`` such as ``n -j2 -- NODES=8 UNIT=a\ b``.
 
-    Parameters
-    ----------
-    flags : str
-        Value of ``MAKEFLAGS``, such as ``n -j2 -- NODES=8 UNIT=a\ b``. After the word ``--`` blanks and backslashes
-        follow a backslash, and ``$`` is doubled.
+    After the word ``--`` blanks and backslashes follow a backslash, and ``$`` is doubled.
     """
     words = [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL).replace("$$", "$") for word in _WORD.findall("-" + flags)]
     end = words.index("--") if "--" in words else len(words)
@@ -175,12 +171,9 @@ def main(arguments: Sequence[str]) -> int:
         if target.install:
             install(target.needed(values), dry=dry, show=show)
         return _run(target, commands, environment, dry=dry, show=show)
-    except ValueError as error:
+    except (ValueError, InstallError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    except InstallError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.code
+        return error.code if isinstance(error, InstallError) else 2
     except OSError as error:
         print(f"error: {error}: 'make clean ALL=1' removes {ENVIRONMENT}, which is then made again", file=sys.stderr)
         return 1

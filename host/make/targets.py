@@ -119,7 +119,7 @@ def _on(value: str) -> bool:
 
 
 def _variables(table: Mapping[str, Any], options: Mapping[str, dict[str, Any]]) -> dict[str, Variable]:
-    """Variables of a target: the options of its command, by names of their own where the table has such."""
+    """Variables of a target: the options of its command, with names of the table if it has them."""
     run = table.get("run", ())
     rows = dict(options.get(run[0], {})) if len(run) == 1 else {}
     for name, entry in table.get("variables", {}).items():
@@ -152,9 +152,9 @@ def targets() -> dict[str, Target]:
 
 
 def find_target(goal: str) -> Target:
-    """The target of a goal; raises ``ValueError`` if there is none.
+    """The target of a goal: a target's name, ``help-`` and a name, or ``.venv/.`` and an extra of pyproject.toml.
 
-    A goal is the name of a target, ``help-`` and one, or ``.venv/.`` and an extra of pyproject.toml.
+    Raises ``ValueError``: there is no such target.
     """
     if goal.startswith("help-"):
         find_target(goal.removeprefix("help-"))
@@ -172,7 +172,7 @@ def find_target(goal: str) -> Target:
 
 
 def check_known(goals: Sequence[str], values: Mapping[str, str]) -> None:
-    """Raise ``ValueError`` unless each variable is one of a goal, with the others that are set."""
+    """Raise ``ValueError`` unless each variable belongs to a goal, with the other variables that are set."""
     chosen = [find_target(goal) for goal in goals]
     known = {name: variable for target in chosen for name, variable in target.mode(values).variables.items()}
     for wrong in (name for name in values if name not in known):
@@ -188,8 +188,7 @@ def check_known(goals: Sequence[str], values: Mapping[str, str]) -> None:
         raise ValueError(message.partition(": did")[0] + meant)
 
 
-#: Characters of a line.
-_WIDTH = 100
+_WIDTH = 100  # characters of a line
 
 
 def overview() -> str:

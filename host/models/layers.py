@@ -382,8 +382,7 @@ class Attention(Layer):
         return x.transpose(1, 3, 0, 2, 4).reshape(sequences, positions, parts * self.width)
 
 
-#: Most hidden layers of a perceptron.
-_LAYERS = 1000
+_LAYERS = 1000  # most hidden layers of a perceptron
 
 
 def widths(text: str) -> tuple[int, ...]:

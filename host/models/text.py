@@ -24,8 +24,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 ALPHABET = REPLACEMENT + " " + string.ascii_lowercase + string.digits + "!\"#%'()*+,-./:;<=>[\\]_{|}~"
 
 _NUMBERS = {character: number for number, character in enumerate(ALPHABET)}
-#: Of so many lines, the last is held out.
-_HELD_OUT = 10
+_HELD_OUT = 10  # of so many lines, the last is held out
 _SMOOTHING = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
@@ -78,17 +77,11 @@ def topics(*, context: int) -> Text:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Sequences side by side, one per row; behind the end of the shorter ones, zeros."""
+    """Sequences side by side, one per row; zeros follow the end of shorter ones."""
     #: Characters, and the one that follows each of them: of shape (sequences, length of the longest).
     inputs: Characters
     targets: Characters
     lengths: Characters  # predicted characters of each sequence
-
-    @property
-    def real(self) -> npt.NDArray[np.bool_]:
-        """True at every place that is not padding; of the shape of the inputs."""
-        columns = np.arange(self.inputs.shape[1])
-        return np.asarray(columns < self.lengths[:, None])
 
 
 def collate(sequences: Sequence[Characters]) -> Batch:

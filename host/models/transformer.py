@@ -17,22 +17,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from host.models.layers import (
-    Array,
-    Attention,
-    Embedding,
-    Labels,
-    Layer,
-    LayerNorm,
-    Linear,
-    Mask,
-    Model,
-    ReLU,
-    Views,
-    mask,
-    mask_rows,
-)
-from host.models.text import ALPHABET, Batch, Characters, collate
+from host.models import layers
+from host.models.layers import Array, Labels, Mask, Views, mask, mask_rows
+from host.models.text import ALPHABET, Batch, Characters
 from sim.arithmetic.functions import cross_entropy
 
 __all__ = ["Pass", "Request", "Transformer", "TransformerConfig", "Use", "lockstep"]
@@ -43,11 +30,8 @@ T = TypeVar("T")
 class Use(enum.Enum):
     """The values that a mask is for."""
 
-    SCORES = "scores"
-    """Scores of attention, masked as by :func:`~host.models.layers.mask`: later characters, and padding."""
-    ROWS = "rows"
-    """The loss's gradient with respect to the model's output, masked as by :func:`~host.models.layers.mask_rows`:
-    rows of padding."""
+    SCORES = "scores"  # of attention, masked as by :func:`~host.models.layers.mask`: later characters, and padding
+    ROWS = "rows"  # of padding in the loss's gradient, masked as by :func:`~host.models.layers.mask_rows`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,14 +99,15 @@ class Transformer:
         width = config.width
         self.config = config
         self._masks = {Use.SCORES: mask, Use.ROWS: mask_rows}
-        self._layers: dict[str, Layer] = {"embedding": Embedding(config.characters, config.context, width)}
+        self._layers: dict[str, layers.Layer] = {
+            "embedding": layers.Embedding(config.characters, config.context, width)}
         for n in range(config.layers):
             self._layers |= {
-                f"norm_{n}": LayerNorm(width), f"attention_{n}": Attention(width, config.heads),
-                f"feed_norm_{n}": LayerNorm(width), f"rise_{n}": Linear(width, config.hidden), f"relu_{n}": ReLU(),
-                f"fall_{n}": Linear(config.hidden, width, gain=0.5)}
-        self._layers |= {"norm": LayerNorm(width), "output": Linear(width, config.characters, gain=0.1)}
-        self._model = Model(list(self._layers.values()), dtype=dtype)
+                f"norm_{n}": layers.LayerNorm(width), f"attention_{n}": layers.Attention(width, config.heads),
+                f"feed_norm_{n}": layers.LayerNorm(width), f"rise_{n}": layers.Linear(width, config.hidden),
+                f"relu_{n}": layers.ReLU(), f"fall_{n}": layers.Linear(config.hidden, width, gain=0.5)}
+        self._layers |= {"norm": layers.LayerNorm(width), "output": layers.Linear(width, config.characters, gain=0.1)}
+        self._model = layers.Model(list(self._layers.values()), dtype=dtype)
         self.size = self._model.size
         #: All parameters, flat. Initially zero, see :meth:`initialize`.
         self.parameters = self._model.parameters
@@ -143,12 +128,6 @@ class Transformer:
         """Loss summed over the predicted characters."""
         return self._run(self.loss_pass(batch))
 
-    def mean_loss(self, sequences: Sequence[Characters], *, batch: int = 64) -> float:
-        """Loss per predicted character, in nats; ``batch`` sequences at a time, those of like lengths together."""
-        ordered = sorted(sequences, key=len)
-        total = sum(self.loss(collate(ordered[n:n + batch])) for n in range(0, len(ordered), batch))
-        return total / sum(len(sequence) - 1 for sequence in sequences)
-
     @np.errstate(over="ignore", invalid="ignore")
     def differentiate(self, batch: Batch) -> tuple[float, Array]:
         """Loss summed over the predicted characters, and its gradient: a new vector, laid out as :attr:`parameters`.
@@ -158,20 +137,19 @@ class Transformer:
         return self._run(self.gradient_pass(batch))
 
     def loss_pass(self, batch: Batch) -> Pass[float]:
-        """The pass of :meth:`loss`, for :func:`~host.models.transformer.lockstep`."""
+        """The pass of :meth:`loss`, for :func:`lockstep`."""
         if not len(batch.lengths):
             return 0.0
         scores, _ = yield from self._forward(batch.inputs, batch.lengths)
         return self._total(scores, batch)
 
     def output_pass(self, batch: Batch) -> Pass[tuple[Array, list[Array]]]:
-        """The pass of :meth:`scores`, for :func:`~host.models.transformer.lockstep`; its result has each layer's
-        attention weights too."""
+        """The pass of :meth:`scores` and of each layer's attention weights, for :func:`lockstep`."""
         scores, caches = yield from self._forward(batch.inputs, batch.lengths)
         return scores, [caches[f"attention_{n}"][3] for n in range(self.config.layers)]
 
     def gradient_pass(self, batch: Batch) -> Pass[tuple[float, Array]]:
-        """The pass of :meth:`differentiate`, for :func:`~host.models.transformer.lockstep`."""
+        """The pass of :meth:`differentiate`, for :func:`lockstep`."""
         gradient = np.zeros_like(self.parameters)
         if not len(batch.lengths):
             return 0.0, gradient
@@ -220,7 +198,7 @@ class Transformer:
         for n in range(self.config.layers):
             name = f"attention_{n}"
             attention = self._layers[name]
-            assert isinstance(attention, Attention)
+            assert isinstance(attention, layers.Attention)
             normal = apply(f"norm_{n}", x)
             scores, parts = attention.scores(normal, views[name])
             masked = yield Request(use=Use.SCORES, values=scores, lengths=lengths)

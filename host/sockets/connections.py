@@ -57,14 +57,9 @@ def _take_frame(inbox: bytearray, longest: int) -> bytes | None:
 
 
 class Client:
-    """A client's end of a socket.
+    """A client's end of a socket, at the path of the server's.
 
     Raises ``OSError``: nobody listens at the address.
-
-    Parameters
-    ----------
-    address : str or Path
-        Path of the server's socket.
     """
 
     def __init__(self, address: str | Path, registry: Registry) -> None:
@@ -217,16 +212,9 @@ class Peer:
 
 
 class Server:
-    """A server's socket and its peers.
+    """A server's socket, which is made at a path, and its peers; ``greet`` is called with each new one.
 
     Raises ``OSError``: the path is too long, or there can be no socket.
-
-    Parameters
-    ----------
-    address : Path
-        Path of the socket, which is made.
-    greet : callable
-        Called with each new peer.
     """
 
     def __init__(self, address: Path, registry: Registry, *, limits: Limits | None = None,

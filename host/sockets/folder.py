@@ -19,8 +19,7 @@ __all__ = ["socket_folder"]
 
 _PREFIX, _LOCK = "gradring-sockets-", "lock"
 
-#: Folders in place of one with a path that is too long.
-_SHORT = ("/tmp", "/var/tmp", "/dev/shm")
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # folders in place of one with a path that is too long
 
 
 @contextlib.contextmanager

@@ -90,16 +90,12 @@ class Within:
 class Registry:
     """Classes of messages, and of the dataclasses in their fields.
 
-    Fields may be None, bool, int, float, str, bytes, arrays of numbers, classes of the registry, and lists, tuples
-    and dictionaries of these; keys may be of any kind that can be one. A field that is annotated ``Any`` takes all of
-    them. ``Annotated`` has :class:`Dimensions` or :class:`Within`.
+    Classes are frozen dataclasses with different names. Fields may be None, bool, int, float, str, bytes, arrays of
+    numbers, classes of the registry, and lists, tuples and dictionaries of these; keys may be of any kind that can be
+    one. A field that is annotated ``Any`` takes all of them. ``Annotated`` has :class:`Dimensions` or
+    :class:`Within`.
 
     Raises ``TypeError``: a class is not a frozen dataclass, or a field is annotated with something else.
-
-    Parameters
-    ----------
-    classes : type
-        Frozen dataclasses with different names.
     """
 
     def __init__(self, *classes: type) -> None:

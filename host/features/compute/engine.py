@@ -8,7 +8,7 @@ differentiates groups of sequences in order. The test set of a perceptron is cla
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from host.driver.protocols import TrainingRing
 from host.driver.results import Cycles, total
 from host.feature import feature
 from host.features.compute.instructions import Array as Units
-from host.features.compute.instructions import best_factors, up
+from host.features.compute.instructions import Factors, best_factors, up
 from host.features.compute.list_compute import ListsOutcome
 from host.features.compute.lists import Lists, Shared, compile_lists
 from host.features.compute.text_lists import TextLists, compile_text
@@ -34,8 +34,8 @@ from host.training.record import DEFAULT, NODE, TrainingConfig
 from host.training.workloads import CharacterModel, Classifier, Workload
 from sim.verilated import toolchain
 
-__all__ = ["Computer", "TextComputer", "check_engine", "check_sequences", "computer_of", "differentiator_of",
-           "engine_node", "text_lists"]
+__all__ = ["Computer", "TextComputer", "check_engine", "check_sequences", "differentiator_of", "engine_node",
+           "text_lists"]
 
 
 class TextComputer(Differentiator):
@@ -96,8 +96,7 @@ def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfi
 
 
 def _text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, nodes: int) -> NodeConfig:
-    """The same node with functions of sequences, and room for a run in its activation memory. Its products mask, so
-    that it needs no masking engine."""
+    """The same node with functions of sequences, products that mask, and room for a run in its activation memory."""
     node = node.replace(compute={"scale_mask": True, "sequences": True}, masking=False)
     end = text_lists(workload, config, node, nodes, 1 << 24).end
     return node.replace(compute={"activations": max(node.compute.activations, 1 << (end - 1).bit_length())})
@@ -111,10 +110,8 @@ def check_sequences(node: NodeConfig, config: TrainingConfig) -> None:
         raise ValueError(f"Tiling must be {DEFAULT} for workload text, not {config.tiling!r}")
 
 
-#: File of the tilings that were searched.
-TILINGS = toolchain.BUILD / "tiling" / "factors.json"
-#: Rows of units that a node can have.
-_ROWS = (1, 2, 4)
+TILINGS = toolchain.BUILD / "tiling" / "factors.json"  # file of the tilings that were searched
+_ROWS = (1, 2, 4)  # rows of units that a node can have
 
 
 class Computer(Differentiator):
@@ -184,8 +181,9 @@ class Computer(Differentiator):
         return self._ring.compute.run_layers(lists, self.lengths, patience=patience)
 
 
-def _lists(task: Classifier, config: TrainingConfig, units: Units, nodes: int, words: int,
-           distance: int = 0, factors: Callable[..., Mapping[str, int]] = best_factors) -> Lists:
+def _lists(task: Classifier, config: TrainingConfig, node: NodeConfig, nodes: int, words: int,
+           distance: int = 0, factors: Factors = best_factors) -> Lists:
+    units = Units(rows=node.compute.rows, lanes=node.lanes, operands=node.compute.operands)
     copies = None
     if distance and config.overlap is not None and config.overlaps:
         copies = Copies(layers=Schedule.parse(config.overlap).behind, distance=distance)
@@ -195,31 +193,21 @@ def _lists(task: Classifier, config: TrainingConfig, units: Units, nodes: int, w
 
 def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Differentiator | None:
     """Computation of the nodes of a ring in a run; None if the host computes."""
-    if config.compute == NODE and isinstance(workload, CharacterModel):
-        node = ring.config
+    if config.compute != NODE:
+        return None
+    node = ring.config
+    if isinstance(workload, CharacterModel):
         if config.far is not None:
             computer: Differentiator = feature("far").differentiator(ring, workload, config)
             return computer
         return TextComputer(ring, text_lists(workload, config, node, ring.nodes, node.compute.activations))
-    return computer_of(ring, workload, config)
-
-
-def computer_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Computer | None:
-    """Layers of a run on the nodes of a ring; None if the host computes."""
-    if config.compute != NODE:
-        return None
     assert isinstance(workload, Classifier)
-    node = ring.config
-    lists_of = functools.partial(_lists, workload, config, _units(node), ring.nodes, node.compute.activations,
+    lists_of = functools.partial(_lists, workload, config, node, ring.nodes, node.compute.activations,
                                  distance_of(node))
     if config.tiling == DEFAULT:
         return Computer(ring, lists_of(), workload.parameters.size)
     with SearchedFactors(node, TILINGS) as factors:
         return Computer(ring, lists_of(factors), workload.parameters.size, notes=[factors.line])
-
-
-def _units(node: NodeConfig) -> Units:
-    return Units(rows=node.compute.rows, lanes=node.lanes, operands=node.compute.operands)
 
 
 def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> NodeConfig:
@@ -243,7 +231,7 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
     tables = {layer.centroids for layer in workload.layers if isinstance(layer, Shared)}
     found = node.replace(compute={
         "operands": config.compute_format, "codebook": max(tables, default=node.compute.codebook)})
-    lists = _lists(workload, config, _units(found), nodes, 1 << 24)
+    lists = _lists(workload, config, found, nodes, 1 << 24)
     words = max(found.compute.activations, 1 << (lists.end - 1).bit_length())
     if config.overlaps:  # there are two copies of inputs, labels and lists, at the distance of the copies of weights
         words = max(2 << (max(lists.end, workload.parameters.size) - 1).bit_length(), found.memories.weight)
@@ -282,7 +270,7 @@ def _check_layers(node: NodeConfig, task: Classifier, config: TrainingConfig, *,
         if isinstance(layer, Shared) and layer.centroids != node.compute.codebook:
             raise ValueError(f"Nodes must have tables of {layer.centroids} centroids to compute, not "
                              f"{node.compute.codebook}")
-    lists = _lists(task, config, _units(node), nodes, node.compute.activations, distance_of(node))
+    lists = _lists(task, config, node, nodes, node.compute.activations, distance_of(node))
     length = lists.places.layers[-1].base + lists.places.layers[-1].length
     if task.parameters.size != length:
         raise ValueError(f"Layers must each take whole groups of {GROUP} elements for nodes that compute, "

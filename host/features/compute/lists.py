@@ -168,21 +168,12 @@ def _program(words: Words, places: Activations, commands: Sequence[Work], furthe
 def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int,
                   copies: Copies | None = None, factors: Factors = instructions.best_factors,
                   plan: Plan | None = None) -> Lists:
-    """Make the lists of a perceptron with a ReLU between each two of its layers.
+    """Make the lists of a perceptron with a ReLU between each two of its layers, by a given plan or a new one.
 
-    Raises ``PlanError``: the plan is not of these lists; ``ValueError``: nodes cannot compute such layers, or have no
-    room for the examples.
-
-    Parameters
-    ----------
-    layers : sequence of Dense
-        Layers with weights and gradients from their ``base`` on in both memories.
-    examples, words : int
-        Most examples of a node in a step, and elements of its activation memory.
-    copies : Copies, optional
-        Layers with two copies of their weights, in a schedule with overlapping passes.
-    plan : Plan, optional
-        Plan of the activation memory; by default a new one.
+    Weights and gradients of layers are at their ``base`` in both memories. A node has at most ``examples`` examples
+    in a step, and ``words`` elements of its activation memory. In a schedule with overlapping passes, some layers
+    have two copies of their weights. Raises ``PlanError``: the plan is not of these lists; ``ValueError``: nodes
+    cannot compute such layers, or have no room for the examples.
     """
     _check_layers(layers, examples=examples, lanes=array.lanes)
     factors = functools.cache(factors)

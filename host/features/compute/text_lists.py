@@ -25,22 +25,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.features.compute import layer_list
 from hdl.features.compute.engine import COLUMNS
-from hdl.features.compute.layer_list import (
-    BASE_BITS,
-    INSTRUCTION_WORDS,
-    MOST_INSTRUCTIONS,
-    OWNER_BITS,
-    Initial,
-    Kind,
-    Place,
-    RowFunction,
-    VectorProgram,
-    gemm_layout,
-    operand_layout,
-    row_layout,
-    vector_layout,
-)
+from hdl.features.compute.layer_list import BASE_BITS, OWNER_BITS, Initial, Kind, Place, RowFunction, VectorProgram
 from hdl.features.compute.memory_access import MemoryAccess
 from hdl.group import GROUP
 from host.features.compute import instructions
@@ -49,9 +36,10 @@ from host.features.compute.memory.chain import AGAIN, Chain, Saved
 from host.features.compute.memory.plan import ListProgram, Plan, make_plan, rooms_of
 from host.models.layers import ALTERNATIVE, EPSILON
 from host.models.transformer import Transformer, TransformerConfig
-from sim.golden.features.compute import gemm, layer_list, row_unit
+from sim.golden.features.compute import gemm, row_unit
 from sim.golden.features.compute.compute import Centroid, Engine, Gemm, Instruction, Operand, Vector, pack, sources
 from sim.golden.features.compute.gemm import GemmJob
+from sim.golden.features.compute.layer_list import command_cycles, job
 from sim.golden.features.compute.row_cycles import RowCycles
 from sim.golden.features.compute.vector_cycles import VectorCycles
 
@@ -145,7 +133,7 @@ class _Compiler:
         fields = instructions.with_strides(operands)
         for name in ("scale", "shift", "deviation"):  # vectors
             fields.pop(f"stride_{name}", None)
-        self.listed.append(pack(row_layout(), {
+        self.listed.append(pack(layer_list.row_layout(), {
             "kind": Kind.ROWS, "function": function, "started": int("start" in operands), "rows": rows,
             "columns": columns, "count": count, "factor": _bits(factor), "epsilon": _bits(epsilon), **fields}))
 
@@ -153,7 +141,7 @@ class _Compiler:
         """Add a function of the vector unit."""
         fields = instructions.with_strides(operands)
         fields.pop("stride_loss", None)
-        self.listed.append(pack(vector_layout(), {
+        self.listed.append(pack(layer_list.vector_layout(), {
             "kind": Kind.VECTOR, "function": function, "rows": rows, "columns": columns, **fields}))
 
     def _multiply(self, sizes: tuple[int, int, int], **options: Any) -> None:
@@ -355,7 +343,7 @@ def _compiled(config: TransformerConfig, product: Products, together: int, place
 
 def cut_lists(listed: Sequence[Words]) -> list[Words]:
     """Lists that are no longer than nodes can run."""
-    most = MOST_INSTRUCTIONS - 1
+    most = layer_list.MOST_INSTRUCTIONS - 1
     return [instructions.ended(listed[first:first + most]) for first in range(0, len(listed), most)]
 
 
@@ -423,18 +411,10 @@ def _multiplications(config: TransformerConfig) -> int:
 
 
 class ListCycles:
-    """Model of an engine.
+    """Model of an engine, for a command of some length and an activation memory of ``words`` elements.
 
-    Parameters
-    ----------
-    length, words : int
-        Length of the command, and elements of the activation memory.
-    characters : sequence of int
-        Numbers that GATHER and SCATTER read; repeated ones take longer. By default all differ.
-    scale_mask : bool
-        Whether products scale and mask.
-    vector : VectorCycles, optional
-        Model of the vector unit; by default of one with a pipeline for each lane.
+    GATHER and SCATTER read ``characters``, of which repeated ones take longer; by default all differ. The default
+    vector unit has a pipeline for each lane.
     """
 
     def __init__(self, array: Array, *, length: int, words: int, characters: Sequence[int] | None = None,
@@ -450,18 +430,18 @@ class ListCycles:
 
     def instruction(self, instruction: Instruction) -> tuple[str, int]:
         """The unit of an instruction, or a kind of its work, and cycles."""
-        fields = layer_list.job(instruction, lanes=self._lanes, memory_rows=self._rows)
+        fields = job(instruction, lanes=self._lanes, memory_rows=self._rows)
         match instruction:
             case Gemm():
                 fields.pop("scale_mask")
                 sides: dict[str, Any] = {name: gemm.Matrix(**one) if isinstance(one, dict) else one
                                          for name, one in fields.items()}
-                job = GemmJob(**sides)
+                product = GemmJob(**sides)
                 key = tuple((name, one.stride > 0 if isinstance(one, gemm.Matrix) else one, getattr(one, "place", 0))
-                            for name, one in vars(job).items())
+                            for name, one in vars(product).items())
                 if key not in self._known:
-                    self._known[key] = self._product.cycles(job)
-                return "products" if job.a.place != Place.ONES else "sums", self._known[key]
+                    self._known[key] = self._product.cycles(product)
+                return "products" if product.a.place != Place.ONES else "sums", self._known[key]
             case Vector():
                 softmax = instruction.labels is None
                 return "softmax" if softmax else "loss", self._vector.job(
@@ -486,13 +466,13 @@ class ListCycles:
 
     def walks(self, words: Sequence[npt.NDArray[np.uint32]]) -> int:
         """Cycles of a list with its END, without its jobs'."""
-        return layer_list.command_cycles(list(words), self._length, lanes=self._lanes, answer=MemoryAccess.latency)
+        return command_cycles(list(words), self._length, lanes=self._lanes, answer=MemoryAccess.latency)
 
 
 #: Number of the word of each operand, by the kind of an instruction.
-_OPERANDS = {int(kind): [field.offset // 32 for _, field in layout if field.shape == operand_layout()]
-             for kind, layout in ((Kind.GEMM, gemm_layout()), (Kind.VECTOR, vector_layout()),
-                                  (Kind.ROWS, row_layout()))}
+_OPERANDS = {int(kind): [field.offset // 32 for _, field in layout if field.shape == layer_list.operand_layout()]
+             for kind, layout in ((Kind.GEMM, layer_list.gemm_layout()), (Kind.VECTOR, layer_list.vector_layout()),
+                                  (Kind.ROWS, layer_list.row_layout()))}
 _PLACE, _RELATIVE = BASE_BITS + OWNER_BITS, 1 << BASE_BITS + OWNER_BITS + 3
 _BASE, _OWNER = (1 << BASE_BITS) - 1, (1 << OWNER_BITS) - 1 << BASE_BITS
 
@@ -512,15 +492,15 @@ class Operation:
 class TextOperations:
     """Operations of a sequence, of lists that scale normal rows again in backward.
 
-    Cycles are modelled for the characters of a sequence; by default all differ.
+    Cycles are modelled for a sequence of different characters.
     """
 
-    def __init__(self, lists: TextLists, array: Array, *, characters: Sequence[int] | None = None):
+    def __init__(self, lists: TextLists, array: Array):
         self.lists = lists
         self._rooms = rooms_of(lists.plan)
         self._owners: dict[str, int] = {}
         self._jobs: dict[int, int] = {}  # cycles of instructions, by their identity
-        self._model = ListCycles(array, length=lists.context, words=1 << BASE_BITS, characters=characters)
+        self._model = ListCycles(array, length=lists.context, words=1 << BASE_BITS)
         self._variants = [self._taken_apart(array, number) for number in range(2)]
         touched = [[(one.reads, one.writes) for one in variant] for variant in self._variants]
         assert touched[0] == touched[1]
@@ -547,8 +527,8 @@ class TextOperations:
         for start in program.starts:
             place = start - self.lists.base
             while self.lists.words[place] & 15:
-                raw.append(self.lists.words[place:place + INSTRUCTION_WORDS])
-                place += INSTRUCTION_WORDS
+                raw.append(self.lists.words[place:place + layer_list.INSTRUCTION_WORDS])
+                place += layer_list.INSTRUCTION_WORDS
         operations: list[Operation] = []
         waiting: list[tuple[Instruction, Words]] = []
         for one in zip(itertools.chain(*program.lists(engine_of(array))), raw, strict=True):
@@ -601,7 +581,7 @@ class TextOperations:
         if not operations:
             return 0
         words = [words for operation in operations for words in operation.words]
-        return self._model.walks([*words, np.zeros(INSTRUCTION_WORDS, np.uint32)]) + sum(
+        return self._model.walks([*words, np.zeros(layer_list.INSTRUCTION_WORDS, np.uint32)]) + sum(
             self._job(instruction) for operation in operations for instruction in operation.instructions)
 
     def _job(self, instruction: Instruction) -> int:

@@ -93,8 +93,7 @@ class Versions:
         #: Numbers of the maps that are moved.
         self.swapped = {number for number, policy in enumerate(decision.policies) if policy is Policy.SWAP}
         times = {(event.kind, event.number): event for event in decision.run.events}
-        #: Lifetime of each version, in cycles of the timeline.
-        self.lifetimes: dict[_Version, Lifetime] = {}
+        self.lifetimes: dict[_Version, Lifetime] = {}  # lifetime of each version, in cycles of the timeline
         for number, one in enumerate(chain.maps):
             freed, left = times["backward", number].end, times[chain.reader(number)].end
             lives = [(times["forward", number].start, left)]
@@ -132,8 +131,7 @@ class _FarCompiler:
         self._versions = Versions(plan.chain, plan.decision)
         self._near = self._versions.places(plan.budget)
         self._fixed = _fixed(layers, examples, array.lanes, -(-plan.budget // GROUP) * GROUP)
-        #: Places of other buffers than maps.
-        self.places = self._activations()
+        self.places = self._activations()  # places of other buffers than maps
         self.lists = ListCompiler(array=array, places=self.places, copies=Copies(), odd=0,
                                   factors=functools.cache(factors))
         self.commands: list[Work] = []
@@ -389,20 +387,11 @@ class _Placed:
 
 def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, sequences: int, words: int,
                      far_words: int, placed: _Placed | None = None) -> FarText:
-    """Make the lists and the moves of the text model.
+    """Make the lists and the moves of the text model, for at most ``sequences`` sequences of a node in a step.
 
-    Raises ``PlanError``: the activation memory, or the far memory, has no room.
-
-    Parameters
-    ----------
-    plan : MapPlan
-        Plan of the maps for the chain of :meth:`TextOperations.chain`.
-    rate : float
-        Words per cycle from and to the far memory.
-    sequences, words, far_words : int
-        Most sequences of a node in a step, and elements of its activation memory and of its far memory.
-    placed
-        Places of all buffers by the plan, if they are known.
+    The plan is for the chain of :meth:`TextOperations.chain`; ``placed`` has its places, if they are known. The
+    activation memory has ``words`` elements, and the far memory ``far_words``, of which ``rate`` are moved per cycle.
+    Raises ``PlanError``: one of them has no room.
     """
     placed = placed or _Placed(operations, plan)
     far, used = far_places(plan, far_words)

@@ -81,16 +81,12 @@ def _moved(simulation: VerilatedRing) -> int:
 
 def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[Dense],
                  shares: Sequence[tuple[Numbers, Labels]], *, share: float, rate: float) -> list[FarStep]:
-    """Differentiate under each policy for which there is a plan.
+    """Differentiate under each policy for which there is a plan, on nodes with far memories and three queues.
+
+    Nodes have equal shares: their inputs and labels. Their losses and gradients are compared with the model's.
 
     Parameters
     ----------
-    ring : Ring
-        Nodes with far memories and three queues.
-    model : Model
-        Model with the nodes' parameters, and with the gradients that theirs are compared with.
-    shares : sequence of (array, array)
-        Inputs and labels of each node, as many for each.
     share : float
         Fraction of the saved words that the activation memory has room for.
     rate : float

@@ -21,7 +21,7 @@ from host.models.transformer import TransformerConfig
 from host.training.record import TrainingConfig
 from host.training.workloads import CharacterModel
 
-__all__ = ["FarTextComputer", "check_far_text", "far_text_computer", "far_text_lists", "far_text_node",
+__all__ = ["FarTextComputer", "check_far_text", "far_text_lists", "far_text_node",
            "operations_of"]
 
 
@@ -90,9 +90,3 @@ def check_far_text(node: NodeConfig, workload: CharacterModel, config: TrainingC
     if node.queues != 3 or not node.far_words:
         raise ValueError("Nodes must have three queues and a far memory for saved maps to be moved")
     far_text_lists(workload, config, node, nodes, node.compute.activations)
-
-
-def far_text_computer(ring: TrainingRing, workload: CharacterModel, config: TrainingConfig) -> FarTextComputer:
-    """Computation of the nodes of a ring in a run."""
-    node = ring.config
-    return FarTextComputer(ring, far_text_lists(workload, config, node, ring.nodes, node.compute.activations))

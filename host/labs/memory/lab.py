@@ -38,8 +38,7 @@ __all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Parts", "bits", "chains", "
 
 #: Overlaps that are put into plans, passes of plans that are right, and random chains.
 INJECTED, PASSES, CHAINS = 100, 1000, 250
-#: Random chains of a part.
-_CHAINS = 50
+_CHAINS = 50  # random chains of a part
 #: Fraction of them with the best plan found by a greedy search, and the most by which it may be slower.
 _EQUAL, _MOST = 0.95, 1.06
 #: Words that the text model's buffers may take, and the least fraction that the strict rule saves in its lists.
@@ -58,8 +57,7 @@ _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("t
         ("text", 0.5, 1 / 4), ("text", 0.5, 1 / 2), ("text", 0.6, 1 / 2), ("layers", 0.5, 1 / 2))
 #: Budgets and rates of steps on a simulated node, of the second perceptron.
 _NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
-#: The same of the text model.
-_TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))
+_TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))  # the same of the text model
 #: Fractions of cycles by which a node may differ from a timeline, and two equally fast steps from each other.
 _NEAR, _EVEN = 0.03, 0.001
 
@@ -118,12 +116,8 @@ def checks() -> dict[str, int]:
 def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bool, int]:
     """Whether loss and gradient of a random sequence, in the words of a plan, have the host's bits; and the words.
 
-    Parameters
-    ----------
-    length : int
-        Characters, which padding follows.
-    options
-        Options of :func:`~host.features.compute.text_steps.text_program`.
+    Padding follows ``length`` characters. Options are those of
+    :func:`~host.features.compute.text_steps.text_program`.
     """
     generator, context = np.random.default_rng(length), model.config.context
     tokens, labels = generator.integers(0, model.config.characters, (2, context))
@@ -219,13 +213,7 @@ def _digest() -> str:
 
 
 class Parts:
-    """Parts that are kept in a file, part by part.
-
-    Parameters
-    ----------
-    path : Path
-        JSON file. Parts of another version of the planner, and of a damaged file, are not used.
-    """
+    """Parts that are kept in a JSON file, unless it is damaged or of another version of the planner."""
 
     def __init__(self, path: Path):
         self._path = path

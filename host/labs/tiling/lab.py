@@ -20,8 +20,7 @@ from sim.verilated.native import Arithmetic
 
 __all__ = ["SCHEMA", "describe", "draw", "table", "tiling_lab"]
 
-#: States that are carried out with arithmetic of gateware next to native arithmetic.
-_GATEWARE = 20
+_GATEWARE = 20  # states that are carried out with arithmetic of gateware next to native arithmetic
 #: States whose fourth level is carried out, and those of them without ``--full``.
 _PRODUCTS, _SAMPLE = 240, 12
 _COLORS = (COLOURS[0], COLOURS[4], FAINT, COLOURS[5], COLOURS[6], INK)

@@ -87,13 +87,11 @@ class TestBatch:
         assert batch.inputs.tolist() == [[5, 6, 7], [1, 0, 0], [3, 4, 0]]
         assert batch.targets.tolist() == [[6, 7, 8], [2, 0, 0], [4, 9, 0]]
         assert batch.lengths.tolist() == [3, 1, 2]
-        assert batch.real.tolist() == [[True, True, True], [True, False, False], [True, True, False]]
 
     def test_none(self):
         batch = collate([])
         assert isinstance(batch, Batch)
         assert (batch.inputs.shape, batch.targets.shape, batch.lengths.shape) == ((0, 0), (0, 0), (0,))
-        assert batch.real.shape == (0, 0)
 
     def test_too_short(self):
         with pytest.raises(ValueError, match=r"^Sequence must be of at least 2 characters, not 1$"):

@@ -299,8 +299,7 @@ def make_plan(profile: Profile, *, method: str | None = None, rounds: int = ROUN
                 places=dict(zip(profile.words, places[method], strict=True)))
 
 
-#: Elements of weights and of gradients: all that an operand can address.
-_ELEMENTS = 1 << BASE_BITS
+_ELEMENTS = 1 << BASE_BITS  # elements of weights and of gradients: all that an operand can address
 
 
 @dataclasses.dataclass(frozen=True)

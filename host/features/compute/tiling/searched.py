@@ -57,8 +57,7 @@ class SearchedFactors(contextlib.ExitStack):
         self._kept: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):
             self._kept = json_files.read_sealed(path)
-        #: Tilings of the products of calls, by a text with sizes and options.
-        self.found: dict[str, Tiling] = {}
+        self.found: dict[str, Tiling] = {}  # tilings of the products of calls, by a text with sizes and options
 
     def _words(self, memory: str) -> int:
         """Words of a memory of the nodes."""

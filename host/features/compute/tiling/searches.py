@@ -23,8 +23,7 @@ from sim.golden.exponential import exp
 
 __all__ = ["Network", "actor_critic", "annealing", "best_first", "optuna_search", "random_search"]
 
-#: Neighbours that are drawn at a time (rho).
-_NEIGHBOURS = 3
+_NEIGHBOURS = 3  # neighbours that are drawn at a time (rho)
 #: Evaluations without a better state, as a fraction of the budget and at least, after which another start is drawn.
 _PATIENCE, _LEAST = 12, 25
 
@@ -74,8 +73,7 @@ Array = npt.NDArray[np.float64]
 _HIDDEN, _RATE = 128, 1e-3
 #: Steps from the best state, the random fraction of them, and new states that are evaluated together.
 _STEPS, _RANDOM, _BATCH = 3, 0.1, 6
-#: Walks without a new state, after which walks for the same evaluations begin elsewhere.
-_IDLE_WALKS = 20
+_IDLE_WALKS = 20  # walks without a new state, after which walks for the same evaluations begin elsewhere
 
 
 def _product(a: Array, b: Array) -> Array:
@@ -201,8 +199,7 @@ def _step(network: Network, space: Space, state: State, evaluations: Evaluations
 
 #: Temperature at the beginning and at the end, as fractions of the cost.
 _HOT, _COLD = 1.0, 0.01
-#: Most steps among states that are known.
-_IDLE = 50
+_IDLE = 50  # most steps among states that are known
 
 
 def random_search(evaluations: Evaluations, generator: np.random.Generator) -> None:

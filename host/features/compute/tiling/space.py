@@ -241,14 +241,11 @@ class Evaluations:
         self.nest = nest
         self._cost = cost
         self._most = min(budget, len(nest.space))
-        #: Cost of each state, in the order of evaluation.
-        self.costs: dict[State, int] = {}
-        #: Evaluations of states that fit.
-        self.measured = 0
+        self.costs: dict[State, int] = {}  # cost of each state, in the order of evaluation
+        self.measured = 0  # evaluations of states that fit
         #: Least cost after each evaluation, also of states that do not fit as long as none does.
         self.curve: list[int] = []
-        #: State of the least cost; the first of several.
-        self.best: State | None = None
+        self.best: State | None = None  # state of the least cost; the first of several
 
     @property
     def worst(self) -> int:
