@@ -108,15 +108,11 @@ class Slots:
         """Elements of the largest slot."""
         return max(slot.buffers.length for slot in self._slots)
 
-    def find(self, places: Places) -> Slot:
-        """The slot that holds these elements, or the one that can hold them."""
-        room = [slot for slot in self._slots if slot.buffers.length >= len(places)]
-        return next((slot for slot in room if slot.holds_these(places)),
-                    next((slot for slot in room if slot.holds is None), room[0]))
-
     def bring(self, places: Places) -> Buffers:
-        """Bring a part into a slot, unless it is there."""
-        slot = self.find(places)
+        """Bring a part into a slot, if possible an empty one, unless it is there."""
+        room = [slot for slot in self._slots if slot.buffers.length >= len(places)]
+        slot = next((slot for slot in room if slot.holds_these(places)),
+                    next((slot for slot in room if slot.holds is None), room[0]))
         buffers = slot.of(len(places))
         if not slot.holds_these(places):
             self.empty(slot)

@@ -40,8 +40,8 @@ def decode(characters: Iterable[int]) -> str:
 
 def lines(topics: Mapping[str, str]) -> list[str]:
     """Distinct lines of at least two characters, in the order in which they first occur in the sorted topics."""
-    found = (" ".join(line.split()).lower() for name in sorted(topics) for line in topics[name].splitlines())
-    return list(dict.fromkeys(line for line in found if len(line) >= 2))
+    lower = (" ".join(line.split()).lower() for name in sorted(topics) for line in topics[name].splitlines())
+    return list(dict.fromkeys(line for line in lower if len(line) >= 2))
 
 
 def cut(line: str, context: int) -> list[str]:

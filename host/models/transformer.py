@@ -80,9 +80,9 @@ class TransformerConfig:
     characters: int = len(ALPHABET)  # size of the alphabet
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "layers", "hidden", "context", "characters"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name.capitalize()} must be at least 1, not {getattr(self, name)!r}")
+        for name, size in vars(self).items():
+            if size < 1:
+                raise ValueError(f"{name.capitalize()} must be at least 1, not {size!r}")
         if self.width % self.heads:
             raise ValueError(f"Width must be a multiple of heads, not {(self.width, self.heads)!r}")
 

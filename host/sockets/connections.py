@@ -129,10 +129,7 @@ class Peer:
         self.owner: Any = None  # notes of the server's user
 
     def send(self, message: Any) -> None:
-        """Send a message: what the peer reads of it now, and the rest as it reads.
-
-        Raises ``MessageError``: the message does not fit its class, and nothing was sent.
-        """
+        """Send a message, as the peer reads it; raises ``MessageError`` if it does not fit its class."""
         self.post(self._server.registry.encode(message))
 
     def post(self, frame: bytes) -> None:

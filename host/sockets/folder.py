@@ -72,21 +72,18 @@ def _remove_abandoned(parent: str, names: Sequence[str]) -> None:
 
 def _remove(path: str, names: Sequence[str]) -> None:
     """Remove a folder unless its lock is held; an ``OSError`` if it is, or if anything is not as expected."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
+    with contextlib.ExitStack() as opened:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        opened.callback(os.close, folder)
         lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-        try:
-            if os.fstat(folder).st_uid != os.geteuid() or not stat.S_ISREG(os.fstat(lock).st_mode):
-                return
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):
-                    if stat.S_ISSOCK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                        os.unlink(name, dir_fd=folder)
-            if os.listdir(folder) == [_LOCK]:
-                os.unlink(_LOCK, dir_fd=folder)
-                os.rmdir(path)
-        finally:
-            os.close(lock)
-    finally:
-        os.close(folder)
+        opened.callback(os.close, lock)
+        if os.fstat(folder).st_uid != os.geteuid() or not stat.S_ISREG(os.fstat(lock).st_mode):
+            return
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISSOCK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=folder)
+        if os.listdir(folder) == [_LOCK]:
+            os.unlink(_LOCK, dir_fd=folder)
+            os.rmdir(path)

@@ -112,10 +112,7 @@ class Registry:
                                     f"messages have, not {hint}")
 
     def encode(self, message: Any) -> bytes:
-        """Bytes of a message.
-
-        Raises ``MessageError`` if the message is of another class, or a value is not of its field's kind.
-        """
+        """Bytes of a message; raises ``MessageError`` if its class, or a value, is of another kind."""
         contents: list[bytes] = []
         if type(message) not in self._fields:
             raise MessageError(f"Message must be of a class of the registry, not {type(message).__name__}")
@@ -127,10 +124,7 @@ class Registry:
         return b"".join([lengths, _CRC.pack(zlib.crc32(body, zlib.crc32(lengths))), body])
 
     def decode(self, frame: bytes | bytearray | memoryview) -> Any:
-        """The message of a whole frame.
-
-        Raises ``MessageError`` if the bytes are not a frame, or the frame has no message of the registry.
-        """
+        """The message of a whole frame; raises ``MessageError`` if it has none of the registry."""
         view = memoryview(frame)
         length = length_of(view)
         if length != len(view):

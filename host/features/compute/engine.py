@@ -115,10 +115,7 @@ _ROWS = (1, 2, 4)  # rows of units that a node can have
 
 
 class Computer(Differentiator):
-    """Layers that the nodes of a ring compute, for gradients of ``length`` elements.
-
-    Notes are further lines about the lists, for the report.
-    """
+    """Layers on nodes, for gradients of ``length`` elements; notes follow the plan's line in the report."""
 
     has_scores = True
 
@@ -131,10 +128,7 @@ class Computer(Differentiator):
         self.lengths = [0] * ring.nodes
 
     def prepare(self) -> None:
-        """Write the lists, and zeros as the gradients of elements that only fill up groups.
-
-        Raises ``PlanError``: lists are not the program of their memory plan; nothing is written then.
-        """
+        """Write the lists, and zeros as the gradients of elements that only fill up groups."""
         self._ring.compute.write_lists(self.lists.programs, self.lists.plan)
         self._ring.memory.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
 
@@ -211,10 +205,9 @@ def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingCo
 
 
 def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> NodeConfig:
-    """The same node with two queues and buffer tags, and an engine of ``config.macs`` multiply-adds per cycle.
+    """The same node with two queues, buffer tags, and an engine of ``config.macs`` multiply-adds per cycle.
 
-    Its activation memory has room for the run, as far as a node can have it, and it has the tables of the workload's
-    layers.
+    It has the tables of the workload's layers, and room for the run as far as a node can have it.
     """
     rows, rest = divmod(config.macs, node.lanes)
     if rest or rows not in _ROWS or rows > node.lanes:

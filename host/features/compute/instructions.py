@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.config import NodeConfig
 from hdl.features.compute.engine import BLOCKS
 from hdl.features.compute.feature import FP32
 from hdl.features.compute.layer_list import BASE_BITS, INSTRUCTION_WORDS, OWNER_BITS, Kind, Place, gemm_layout
@@ -23,7 +24,7 @@ from sim.golden.features.compute.gemm_cycles import GemmCycles
 from sim.golden.features.compute.gemm_estimate import bound
 
 __all__ = ["ADDRESSES", "FACTORS", "Array", "Buffers", "Factors", "Matrix", "Products", "Words", "at", "best_factors",
-           "ended", "numbered", "up", "with_strides"]
+           "ended", "node_engine", "numbered", "up", "with_strides"]
 
 #: Fields of an instruction, and of a job, that cut its product into tiles.
 FACTORS = ("tile", "row_tiles", "column_tiles", "rounds", "order")
@@ -51,6 +52,13 @@ class Array:
         form = OPERANDS[self.operands]
         product = {"product": form.product_latency(4)} if isinstance(form, ScalarOperands) else {}
         return GemmCycles(rows=self.rows, lanes=self.lanes, blocks=self.blocks, operands=self.operands, **product)
+
+
+def node_engine(config: NodeConfig) -> Engine:
+    """Golden engine of a node."""
+    compute = config.compute
+    return Engine(rows=compute.rows, lanes=config.lanes, operands=compute.operands, centroids=compute.codebook,
+                  scale_mask=compute.scale_mask, sequences=compute.sequences)
 
 
 @functools.cache

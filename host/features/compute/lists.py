@@ -296,11 +296,11 @@ class ListCompiler:
         if last:
             gradient = places.gradient(layer.number)
             labels = self._given(places.region("labels"))
+            operands = {"source": (self._in(y), stride), "target": (self._in(gradient), stride),
+                        "labels": (self._in(labels), 1)}
             listed.append(pack(vector_layout(), {
                 "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": layer.outputs,
-                "source": self._in(y), "stride_source": stride, "labels": self._in(labels), "stride_labels": 1,
-                "target": self._in(gradient), "stride_target": stride,
-                "loss": self._in(places.region("loss"))}))
+                "loss": self._in(places.region("loss")), **instructions.with_strides(operands)}))
             reads.append(labels)
             writes += [gradient, places.region("loss")]
         self._command("forward", layer, listed, reads, writes)

@@ -94,17 +94,15 @@ class Versions:
         self.swapped = {number for number, policy in enumerate(decision.policies) if policy is Policy.SWAP}
         times = {(event.kind, event.number): event for event in decision.run.events}
         self.lifetimes: dict[_Version, Lifetime] = {}  # lifetime of each version, in cycles of the timeline
-        for number, one in enumerate(chain.maps):
-            freed, left = times["backward", number].end, times[chain.reader(number)].end
-            lives = [(times["forward", number].start, left)]
-            match self._policies[number]:
-                case Policy.KEEP:
-                    lives = [(times["forward", number].start, freed)]
-                case Policy.SWAP:
-                    lives = [(times["forward", number].start, max(left, times["out", number].end)),
-                             (times["back", number].start, freed)]
-                case Policy.REMAKE:
-                    lives.append((times["remake", number].start, freed))
+        for number, (one, policy) in enumerate(zip(chain.maps, self._policies, strict=True)):
+            begin, left, freed = times["forward", number].start, times[chain.reader(number)].end, times[
+                "backward", number].end
+            if policy is Policy.SWAP:
+                lives = [(begin, max(left, times["out", number].end)), (times["back", number].start, freed)]
+            elif policy is Policy.REMAKE:
+                lives = [(begin, left), (times["remake", number].start, freed)]
+            else:
+                lives = [(begin, freed)]
             for version, (first, end) in enumerate(lives):
                 self.lifetimes[number, version] = Lifetime(first, end, one.words, f"{one.name}, version {version}")
 
@@ -189,10 +187,7 @@ def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, example
 
 
 def far_places(plan: MapPlan, far_words: int) -> tuple[dict[int, int], int]:
-    """Places of swapped maps in the far memory, by number, and the words that they take.
-
-    Raises ``PlanError``: there are fewer words.
-    """
+    """Places of swapped maps in far memory, by number, and their words; ``PlanError`` if there are fewer."""
     swapped = [number for number, policy in enumerate(plan.decision.policies) if policy is Policy.SWAP]
     ends = list(itertools.accumulate((plan.chain.maps[one].words for one in swapped), initial=0))
     if ends[-1] > far_words:

@@ -11,7 +11,6 @@ others       random states, simulated annealing, and a tuner of PyPI
 """
 
 import contextlib
-import dataclasses
 import heapq
 from typing import Any
 
@@ -81,17 +80,12 @@ def _product(a: Array, b: Array) -> Array:
     return np.asarray(np.add.reduce(a[:, :, None] * b[None], axis=1))
 
 
-@dataclasses.dataclass
 class _Adam:
     """Adam for one array, with the usual decays."""
 
-    value: Array
-    first: Array = dataclasses.field(init=False)
-    second: Array = dataclasses.field(init=False)
-    steps: int = 0
-
-    def __post_init__(self) -> None:
-        self.first, self.second = np.zeros_like(self.value), np.zeros_like(self.value)
+    def __init__(self, value: Array) -> None:
+        self.value, self.first, self.second = value, np.zeros_like(value), np.zeros_like(value)
+        self.steps = 0
 
     def descend(self, gradient: Array) -> None:
         self.steps += 1
