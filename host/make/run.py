@@ -84,9 +84,7 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
                            f"python{sys.version_info[0]}.{sys.version_info[1]}-venv), or name another Python, as in "
                            f"PYTHON=python3.12")
     with contextlib.nullcontext() if dry else _locked():
-        for extra in wanted:
-            if not _stale(extra):
-                continue
+        for extra in filter(_stale, wanted):
             base = extra == "base"
             if show or not dry:
                 print(f"Installing Python packages into {ENVIRONMENT}{'' if base else f', for {extra}'}: up to 3 "
@@ -96,8 +94,7 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
                           [[*_PIP, f".[{extra}]"]]):
                 if show:
                     print(shlex.join(words), flush=True)
-                code = 0 if dry else call(words)
-                if code:
+                if not dry and (code := call(words)):
                     raise InstallError(f"Python packages must be installed, not end with exit code {code}: the same "
                                        f"command tries again, after 'make clean ALL=1' from the start", code)
             if not dry:

@@ -137,7 +137,7 @@ class Model:
         if align < 1:
             raise ValueError(f"Alignment must be at least 1, not {align!r}")
         self.layers = list(layers)
-        sizes = [sum(int(np.prod(shape)) for shape in layer.shapes.values()) for layer in self.layers]
+        sizes = [sum(map(math.prod, layer.shapes.values())) for layer in self.layers]
         self._bases = [0, *itertools.accumulate(-(-size // align) * align for size in sizes)]
         self.size = self._bases[-1]
         #: Indices of the parameters in the vector, without zeros that only fill up.
@@ -154,7 +154,7 @@ class Model:
         for layer, start in zip(self.layers, self._bases, strict=False):
             views = {}
             for name, shape in layer.shapes.items():
-                stop = start + int(np.prod(shape))
+                stop = start + math.prod(shape)
                 views[name] = vector[start:stop].reshape(shape)
                 start = stop
             result.append(views)

@@ -95,8 +95,8 @@ class Versions:
         times = {(event.kind, event.number): event for event in decision.run.events}
         self.lifetimes: dict[_Version, Lifetime] = {}  # lifetime of each version, in cycles of the timeline
         for number, (one, policy) in enumerate(zip(chain.maps, self._policies, strict=True)):
-            begin, left, freed = times["forward", number].start, times[chain.reader(number)].end, times[
-                "backward", number].end
+            begin, left = times["forward", number].start, times[chain.reader(number)].end
+            freed = times["backward", number].end
             if policy is Policy.SWAP:
                 lives = [(begin, max(left, times["out", number].end)), (times["back", number].start, freed)]
             elif policy is Policy.REMAKE:
@@ -137,8 +137,7 @@ class _FarCompiler:
     def _activations(self, *versions: _Version) -> Activations:
         """Places, with some versions of maps; places of other maps have no meaning."""
         places = {**self._fixed, **{f"output {version[0] + 1}": self._near[version] for version in versions}}
-        return Activations(layers=self._layers, examples=self._examples, lanes=self._lanes,
-                           bases=places)
+        return Activations(layers=self._layers, examples=self._examples, lanes=self._lanes, bases=places)
 
     def _list(self, name: str, number: int, duration: int, *versions: _Version) -> None:
         """Add the list of a layer, with some versions of maps."""
