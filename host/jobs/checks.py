@@ -15,12 +15,11 @@ from host.jobs.slots import largest_part
 from host.training.optimizers import Optimizer
 from host.training.sparsifier import STATE, check_zeros
 
-__all__ = ["DENSITY", "LENGTHS", "MAX_LENGTH", "OPTIMIZER", "OPTIMIZERS",
-           "SEVERAL_LENGTHS", "SEVERAL_OPTIMIZERS", "check_job", "check_state", "gradient_codec",
-           "groups_of"]
+__all__ = ["DENSITY", "LENGTHS", "MAX_LENGTH", "OPTIMIZER", "OPTIMIZERS", "SEVERAL_LENGTHS", "SEVERAL_OPTIMIZERS",
+           "check_job", "check_state", "gradient_codec", "groups_of"]
 
+#: Largest number of elements of a job's group: each takes 28 bytes of the host's memory and more.
 MAX_LENGTH = 1 << 28
-"""Largest number of elements of a job's group: each takes 28 bytes of the host's memory and more."""
 
 #: Fraction of the elements that nodes send.
 DENSITY = Optional(Number(0, 1, above=True))
@@ -45,7 +44,7 @@ class _Several(Argument):
         sequence = isinstance(value, Iterable) and not isinstance(value, str | bytes) and (
             getattr(value, "shape", None) != ())
         try:
-            if not sequence and self.single:
+            if self.single and not sequence:
                 return self.kind.take(name, value)
             if not sequence:
                 raise TypeError
@@ -59,17 +58,13 @@ class _Several(Argument):
 
 _LENGTH = Integer(1, MAX_LENGTH)
 
+#: Elements of a vector, or of each of its groups; and of each group.
 LENGTHS = _Several(_LENGTH, single=True, minimum=1)
-"""Elements of a vector, or of each of its groups."""
-
 SEVERAL_LENGTHS = _Several(_LENGTH, single=False, minimum=1)
-"""Elements of each group."""
 
+#: None, an optimizer, or one for each group; and an optimizer for each group, or no optimizer.
 OPTIMIZERS = Optional(_Several(OPTIMIZER, single=True))
-"""None, an optimizer, or one for each group."""
-
 SEVERAL_OPTIMIZERS = _Several(OPTIMIZER, single=False)
-"""An optimizer for each group, or no optimizer."""
 
 
 def gradient_codec(name: str | None, density: float | None) -> str:
@@ -116,18 +111,10 @@ def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, opti
 
 
 def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], *, groups: int, length: int) -> None:
-    """Check the state of a job before any of it is restored.
+    """Check the state of a job with some groups, elements and shapes of arrays, before any of it is restored.
 
-    Raises ``TypeError``: it is no state of a job; ``ValueError``: it is the state of another kind of job.
-
-    Parameters
-    ----------
-    state
-        Dictionary as :meth:`host.jobs.job.Job.state` returns it.
-    shapes : mapping
-        Shapes of its arrays, by their names.
-    groups, length : int
-        Groups of the job, and elements of its vector.
+    It must be a dictionary as :meth:`host.jobs.job.Job.state` returns it. Raises ``TypeError``: it is no state of a
+    job; ``ValueError``: it is the state of another kind of job.
     """
     wanted = "a dictionary as state() returns it"
     if not isinstance(state, dict):

@@ -11,7 +11,7 @@ __all__ = ["Figures"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Cost of operations on a ring. Figures of operations that run one after the other can be added.
+    """Cost of operations on a ring. Figures of operations that follow each other can be added.
 
     The golden model gives ``bound``, ``words_dense``, ``words_zero_value`` and ``nonzeros``; they are 0 in a job that
     is not checked.
@@ -25,12 +25,11 @@ class Figures:
     cycles : int, optional
         Cycles of the commands, each from its start to its end on the slowest node.
     bound : int
-        Cycles that the busiest link needs at the least, without headers, latency and pipelines.
+        Fewest cycles that the busiest link needs, without headers, latency and pipelines.
     sparsify_cycles : int
         Cycles in which nodes have chosen the elements to send, before the commands.
     host_cycles : int
-        Cycles in which vectors have gone through the nodes' host ports, to and fro; modelled, unless the ports are
-        simulated.
+        Cycles of vectors in both directions through the nodes' host ports; modelled, unless ports are simulated.
     words, words_dense, words_zero_value : int
         32-bit words that all nodes have sent, and words of the same packets if every payload were raw, and if
         gradients and their sums were in zero_value.
@@ -55,7 +54,7 @@ class Figures:
 
     @property
     def density(self) -> float | None:
-        """Part of the elements sent in scatter-reduce that were not zero; None if it is unknown."""
+        """Fraction of the elements sent in scatter-reduces that were not zero; None if it is unknown."""
         return self.nonzeros / self.sent if self.sent else None
 
     def __add__(self, other: "Figures") -> "Figures":

@@ -17,15 +17,7 @@ from host.arguments import Flag, Instance, Integer, Items, Optional, checked, re
 from host.driver.memory import Buffers
 from host.driver.results import Cycles, Outcome, total
 from host.errors import ExpectedError
-from host.jobs.checks import (
-    DENSITY,
-    OPTIMIZER,
-    SEVERAL_LENGTHS,
-    SEVERAL_OPTIMIZERS,
-    check_job,
-    check_state,
-    groups_of,
-)
+from host.jobs import checks
 from host.jobs.figures import Figures
 from host.jobs.slots import Places, Slots, parts_of
 from host.printable import one_line
@@ -46,24 +38,19 @@ class JobError(ExpectedError, RuntimeError):
     """Nodes and the golden model do not agree."""
 
 
-class _Closing:
-    """Function that closes the contexts of a job, in the process that has opened them only."""
-
-    def __init__(self, owned: contextlib.ExitStack) -> None:
-        self._owned, self._process = owned, os.getpid()
-
-    def __call__(self) -> None:
-        if os.getpid() == self._process:
-            self._owned.close()
+def _close(owned: contextlib.ExitStack, process: int) -> None:
+    """Close the contexts of a job, only in the process that has opened them."""
+    if os.getpid() == process:
+        owned.close()
 
 
 class Job:
     """Vectors of any length on a ring, until the job is closed: at the end of a ``with`` block, or by :meth:`close`.
 
-    The job's vector has one or more groups of elements, each with an optimizer of its own, at
-    :attr:`groups`. Every group begins at a multiple of 32 elements; what lies between two groups is not used. A
-    group, or a part of one that is too long for the nodes' memories, is a vector of its own to the nodes: the order
-    in which the gradients of an element are summed depends on its place in that.
+    The job's vector has one or more groups of elements, each with its own optimizer, at :attr:`groups`. Every group
+    begins at a multiple of 32 elements; elements between two groups are not used. A group, or a part of one that is
+    too long for the nodes' memories, is a vector of its own to the nodes: the order in which the gradients of an
+    element are summed depends on its index in it.
 
     Parameters
     ----------
@@ -76,7 +63,7 @@ class Job:
     packed_state : bool
         Whether nodes store state as bfloat16.
     density : float, optional
-        Part of the job's elements that nodes send on average, above 0 and at most 1; the others are added to later
+        Fraction of the job's elements that nodes send on average, above 0 and at most 1; the rest are added to later
         gradients. By default nodes send all that are not zero.
     check : bool
         Whether every result is compared with the golden model, which also predicts the traffic.
@@ -93,24 +80,24 @@ class Job:
         Sum of the figures of all operations.
     """
 
-    @checked(session=Instance(Session, "a Session, as open_session() gives"), lengths=SEVERAL_LENGTHS,
-             optimizers=SEVERAL_OPTIMIZERS, packed_state=Flag(), density=DENSITY, check=Flag(),
+    @checked(session=Instance(Session, "a Session, as open_session() gives"), lengths=checks.SEVERAL_LENGTHS,
+             optimizers=checks.SEVERAL_OPTIMIZERS, packed_state=Flag(), density=checks.DENSITY, check=Flag(),
              part=Optional(Integer(1)))
     def __init__(self, session: Session, lengths: Sequence[int], *, optimizers: Sequence[Optimizer] = (),
                  packed_state: bool = False, density: float | None = None, check: bool = True,
                  part: int | None = None) -> None:
         self._session, self._ring, self._density = session, session.ring, density
         self._optimizers, self._packed = list(optimizers), packed_state
-        largest = check_job(session.config, lengths, nodes=self.nodes, optimizers=optimizers,
-                            packed_state=packed_state, density=density, part=part)
+        largest = checks.check_job(session.config, lengths, nodes=self.nodes, optimizers=optimizers,
+                                   packed_state=packed_state, density=density, part=part)
         planes = optimizers[0].planes if optimizers else 0
-        shape: dict[str, Any] = {"planes": planes, "packed_state": packed_state, "errors": density is not None}
-        self.groups = groups_of(lengths)
+        self.groups = checks.groups_of(lengths)
         self.length = self.groups[-1].stop
         self._parts = parts_of(self.groups, largest)
         # A sum may be of other elements than those of a part.
         sizes = [len(places) for _, places in self._parts] if optimizers else [largest]
-        self._slots = Slots(self._ring, sizes, length=self.length, updates=bool(optimizers), **shape)
+        self._slots = Slots(self._ring, sizes, length=self.length, planes=planes, packed_state=packed_state,
+                            errors=density is not None, updates=bool(optimizers))
         self._model = Reference(self._ring, np.zeros(self.length, np.float32), planes) if check else None
         self._thresholds: dict[tuple[int, int], Threshold] = {}
         self.steps = [0] * len(self.groups)
@@ -118,15 +105,14 @@ class Job:
         self._begun: tuple[Elapsed, float] | None = None
         self._loaded = False
         self._closed = False
-        self._close: weakref.finalize[[], Job] | None = None
+        self._close: weakref.finalize[[contextlib.ExitStack, int], Job] | None = None
 
-    # Its end.
+    # Closing.
 
     def own(self, owned: contextlib.ExitStack) -> None:
-        """Take over a stack of contexts, which is closed with the job, and at the latest when the job is no longer
-        used, or the process ends."""
-        self._close = weakref.finalize(self, _Closing(Instance(contextlib.ExitStack, "an ExitStack").take(
-            "Owned", owned)))
+        """Close a stack of contexts with the job: at the latest when it is no longer used, or the process ends."""
+        Instance(contextlib.ExitStack, "an ExitStack").take("Owned", owned)
+        self._close = weakref.finalize(self, _close, owned, os.getpid())
 
     def close(self) -> None:
         """End the job, and the simulation if :func:`~host.jobs.simulate.simulate` has begun it."""
@@ -169,9 +155,9 @@ class Job:
         ----------
         values : array of float32, shape (nodes, n)
         places : array of int, shape (n,), optional
-            Places of the elements in the job's vector. What a lossy codec, or a density, has kept back of the
-            gradients at these places is added to them; without places nothing is added, nothing is kept back, and
-            every element that is not zero is sent.
+            Indices of the elements in the job's vector. What a lossy codec, or a density, has kept back of their
+            gradients is added to them; without places nothing is added, nothing is kept back, and every element that
+            is not zero is sent.
 
         Returns
         -------
@@ -203,10 +189,7 @@ class Job:
         else:
             buffers = self._slots.bring(places)
         ring.memory.write_gradients(list(values), buffers)
-        sent = list(values)
-        chosen: Cycles = 0
-        if places is not None and self._density is not None:
-            sent, chosen = self._sparsify(values, places, buffers, key=(int(places[0]), len(places)))
+        sent, chosen = self._sparsify(list(values), places, buffers)
         outcome = ring.collectives.all_reduce(buffers)
         found = ring.memory.read_gradients(buffers)
         traffic = None
@@ -219,14 +202,14 @@ class Job:
 
     @checked(fresh=Flag())
     def load(self, weights: npt.ArrayLike, *, fresh: bool = True) -> None:
-        """Go on with other weights. Weights are zeros at first.
+        """Continue with other weights. Weights are zeros at first.
 
         Parameters
         ----------
         weights : array of float32, shape (length,)
         fresh : bool
-            Whether the job begins anew, in step 0, with state of zero; else the optimizer's state, and what a density
-            has kept back, stay. What a codec of gradients has kept back is lost.
+            Whether the job begins again, in step 0, with state of zero; otherwise the optimizer's state, and what a
+            density has kept back, stay. What a codec of gradients has kept back is lost.
         """
         self._require_open()
         array = _array("Weights", weights)
@@ -256,8 +239,7 @@ class Job:
         ----------
         gradients : array of float32, shape (nodes, length)
         optimizers : sequence of Optimizer or None, optional
-            Optimizer of each group in this step, with another learning rate, say; None for a group that is left as
-            it is.
+            Optimizer of each group in this step, with another learning rate, say; None for a group that stays.
 
         Returns
         -------
@@ -271,9 +253,10 @@ class Job:
         if given.shape[1] != self.length:
             raise ValueError(f"Gradients must have {self.length:,} elements per node, not {given.shape[1]:,}")
         count = len(self.groups)
-        used: Sequence[Optimizer | None] = self._optimizers if optimizers is None else Items(
-            (Optional(OPTIMIZER),) * count, f"a sequence of an optimizer, or None, for each of {count} groups").take(
-                "Optimizers", optimizers)
+        each = Items((Optional(checks.OPTIMIZER),) * count,
+                     f"a sequence of an optimizer, or None, for each of {count} groups")
+        used: Sequence[Optimizer | None] = (
+            self._optimizers if optimizers is None else each.take("Optimizers", optimizers))
         for one, own in zip(used, self._optimizers, strict=True):
             if one is not None and one.rule != own.rule:
                 raise ValueError(f"Optimizer of a group must stay {own.name}, not become {one.name}")
@@ -296,14 +279,10 @@ class Job:
         settings = dataclasses.replace(optimizer.settings(number, gradient_scale=1 / self.nodes),
                                        packed_state=self._packed and bool(optimizer.planes))
         ring.memory.write_gradients(list(gradients), buffers)
-        sent = list(gradients)
-        chosen: Cycles = 0
-        if self._density is not None:
-            sent, chosen = self._sparsify(gradients, places, buffers, key=(int(places[0]), len(places)))
+        sent, chosen = self._sparsify(list(gradients), places, buffers)
         ring.settings.write(settings)
         outcome = ring.collectives.fused_update(buffers)
-        ranks = None if self._model is not None else [0]
-        found = ring.memory.read_weights(buffers, ranks=ranks)
+        found = ring.memory.read_weights(buffers, ranks=[0] if self._model is None else None)
         self._slots.weights[places] = found[0]
         traffic = None
         if self._model is not None:
@@ -324,16 +303,11 @@ class Job:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from the state of a job of the same kind.
 
-        Raises
-        ------
-        TypeError
-            It is no state of a job.
-        ValueError
-            It is the state of another kind of job.
+        Raises ``TypeError``: it is no state of a job; ``ValueError``: it is the state of another kind of job.
         """
         self._require_open()
-        check_state(state, {name: array.shape for name, array in self._slots.contents.items()},
-                    groups=len(self.groups), length=self.length)
+        checks.check_state(state, {name: array.shape for name, array in self._slots.contents.items()},
+                           groups=len(self.groups), length=self.length)
         self._slots.forget()
         self._slots.weights[...] = state["weights"]
         for name, array in state["contents"].items():
@@ -344,17 +318,18 @@ class Job:
             self._threshold(key).restore(content)
         self._loaded = True
         if self._model is not None:
-            self._restore_model(self._model, self._slots.contents)
+            self._restore_model(self._model)
 
-    def _restore_model(self, model: Reference, contents: dict[str, Vector]) -> None:
+    def _restore_model(self, model: Reference) -> None:
+        bits = {name: array.view(np.uint32) for name, array in self._slots.contents.items()}
         model.weights[...] = self._slots.weights.view(np.uint32)
-        model.master[...] = contents.get("master", self._slots.weights).view(np.uint32)
+        model.master[...] = bits.get("master", model.weights)
         for plane, array in enumerate(model.state):
-            array[...] = contents[f"state_{plane}"].view(np.uint32)
-        if "errors" in contents:
-            model.errors[...] = contents["errors"].view(np.uint32)
+            array[...] = bits[f"state_{plane}"]
+        if "errors" in bits:
+            model.errors[...] = bits["errors"]
         if model.residuals is not None:
-            model.residuals[...] = contents["residual"].view(np.uint32)
+            model.residuals[...] = bits["residual"]
 
     # Parts of operations.
 
@@ -384,16 +359,18 @@ class Job:
             self._thresholds[key] = Threshold(density=self._density, nodes=self.nodes, steps=None)
         return self._thresholds[key]
 
-    def _sparsify(self, gradients: Vector, places: Places, buffers: Buffers,
-                  key: tuple[int, int]) -> tuple[list[Vector], Cycles]:
-        """Have nodes choose what they send: that, and the cycles that it takes."""
-        threshold = self._threshold(key)
-        bound = threshold.choose(list(gradients))
+    def _sparsify(self, gradients: list[Vector], places: Places | None,
+                  buffers: Buffers) -> tuple[list[Vector], Cycles]:
+        """What nodes send of gradients, by a density, and the cycles in which they choose it."""
+        if places is None or self._density is None:
+            return gradients, 0
+        threshold = self._threshold((int(places[0]), len(places)))
+        bound = threshold.choose(gradients)
         outcome = self._ring.local.sparsify(buffers, threshold=bound)
         threshold.observe(sum(outcome.dropped))
         if self._model is None:
-            return list(gradients), outcome.cycles
-        sent, dropped = self._model.sparsify(list(gradients), bound, places)
+            return gradients, outcome.cycles
+        sent, dropped = self._model.sparsify(gradients, bound, places)
         if dropped != outcome.dropped:
             raise JobError(f"Nodes have dropped {outcome.dropped} elements, and must have dropped {dropped}")
         return sent, outcome.cycles
@@ -432,7 +409,7 @@ class Job:
 
 
 def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """An array of values, of whatever type they are."""
+    """An array of values of any type."""
     try:
         return np.ascontiguousarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # PyTorch's errors are RuntimeErrors

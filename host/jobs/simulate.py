@@ -20,16 +20,8 @@ from hdl.config import Configuration, NodeConfig, SingleRing, Weights, max_nodes
 from hdl.ring.topology import MOST_NODES
 from host.arguments import Argument, Call, Choice, Flag, Instance, Integer, Member, Optional, checked
 from host.driver.memory import Allocation, fitted
-from host.jobs.checks import (
-    DENSITY,
-    LENGTHS,
-    MAX_LENGTH,
-    OPTIMIZER,
-    OPTIMIZERS,
-    check_job,
-    gradient_codec,
-    groups_of,
-)
+from host.jobs import checks
+from host.jobs.checks import DENSITY, MAX_LENGTH
 from host.jobs.job import Job
 from host.options import Section, option, with_sections
 from host.training.optimizers import Optimizer, moments_note
@@ -51,14 +43,15 @@ _NODE: dict[str, Argument] = {
     "gradients": Optional(Choice(GRADIENT_CODECS)), "weights": Choice(WEIGHT_CODECS)}
 
 
-@checked(**_NODE, length=Integer(1, MAX_LENGTH), optimizer=Optional(OPTIMIZER))
+@checked(**_NODE, length=Integer(1, MAX_LENGTH), optimizer=Optional(checks.OPTIMIZER))
 def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, packed_state: bool = False,
              density: float | None = None, gradients: str | None = None,
              weights: str = Weights.codec) -> NodeConfig:
     """Choose nodes for a job.
 
     Nodes have the memories of a default node, or the next powers of two that have room for the vector, up to
-    :data:`LARGEST` elements; and the state planes of the optimizer.
+    :data:`LARGEST` elements; and the state planes of the optimizer. Raises ``TypeError``: an argument is of another
+    type; ``ValueError``: there are no such nodes.
 
     Parameters
     ----------
@@ -70,15 +63,8 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
         The nodes' optimizer; without one, nodes have all rules.
     packed_state, density, gradients, weights
         See :class:`FormatOptions`.
-
-    Raises
-    ------
-    TypeError
-        An argument is of another type.
-    ValueError
-        There are no such nodes.
     """
-    node = NodeConfig(gradients=gradient_codec(gradients, density), weights=Weights(codec=weights),
+    node = NodeConfig(gradients=checks.gradient_codec(gradients, density), weights=Weights(codec=weights),
                       topology=SingleRing(max_nodes=max_nodes_for(nodes)))
     planes = 0 if optimizer is None else optimizer.planes
     allocation = Allocation(length=min(length, LARGEST), planes=planes, packed_state=packed_state,
@@ -125,17 +111,18 @@ class RingOptions(Section):
                              f"open a session for a Job on others")
 
 
-@checked(nodes=_NODE["nodes"], length=LENGTHS, optimizer=OPTIMIZERS, check=Flag(), part=Optional(Integer(1)),
-         node=Optional(Instance(Configuration, "a NodeConfig")))
+@checked(nodes=_NODE["nodes"], length=checks.LENGTHS, optimizer=checks.OPTIMIZERS, check=Flag(),
+         part=Optional(Integer(1)), node=Optional(Instance(Configuration, "a NodeConfig")))
 @with_sections
 def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimizer | Sequence[Optimizer] | None = None,
              formats: FormatOptions, node: Configuration | None = None, part: int | None = None, check: bool = True,
              ring: RingOptions) -> Job:
-    """Build a simulated ring for a job, unless an earlier run has, and start it.
+    """Build a simulated ring for a job, unless an earlier run has, and start it, with all weights zero.
 
     The ring is stopped at the end of a ``with`` block, by :meth:`~host.jobs.job.Job.close`, or once the job is no
     longer used. Parameters of sections are keyword arguments, in place of the sections:
-    ``simulate(length=1000, density=0.1, threads=2)``.
+    ``simulate(length=1000, density=0.1, threads=2)``. Raises ``TypeError``: an argument is of another type;
+    ``ValueError``: there can be no such job. Nothing has been built then.
 
     Parameters
     ----------
@@ -151,29 +138,17 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
         Elements of the longest vector that nodes are given at once; by default those that they have room for.
     check : bool
         Whether every result is compared with the golden model, bit for bit.
-
-    Returns
-    -------
-    Job
-        The job, with all weights zero.
-
-    Raises
-    ------
-    TypeError
-        An argument is of another type; nothing has been built then.
-    ValueError
-        There can be no such job; nothing has been built then.
     """
     lengths = [length] if isinstance(length, int) else list(length)
     optimizers = [] if optimizer is None else (
         [optimizer] * len(lengths) if isinstance(optimizer, Optimizer) else list(optimizer))
     if node is None:
-        node = node_for(groups_of(lengths)[-1].stop, nodes=nodes, optimizer=optimizers[0] if optimizers else None,
-                        **vars(formats))
+        node = node_for(checks.groups_of(lengths)[-1].stop, nodes=nodes,
+                        optimizer=optimizers[0] if optimizers else None, **vars(formats))
     elif formats.gradients is not None or formats.weights != Weights.codec:
         raise ValueError("Codecs must be left out with a node, which has its own")
     shared: dict[str, Any] = {"packed_state": formats.packed_state, "density": formats.density, "part": part}
-    check_job(node, lengths, nodes=nodes, optimizers=optimizers, **shared)
+    checks.check_job(node, lengths, nodes=nodes, optimizers=optimizers, **shared)
     if (note := moments_note(optimizers, packed_state=formats.packed_state)) is not None:
         warnings.warn(note, MomentsWarning, stacklevel=4)  # the caller's line, outside of the checks of arguments
     return _begun(node, nodes, ring, lambda session: Job(

@@ -1,9 +1,13 @@
 """Parts of a job's vector in the memories of a ring's nodes.
 
-A vector that the nodes have no room for is cut into parts, which take turns in one slot of the memories. What only
-the nodes know of a part, its state, masters, errors and residuals, is read before another part takes its place, and
-written again when the part comes back.
+A vector that the nodes have no room for is cut into parts, which take turns in one slot of the memories. A part's
+state, master weights, errors and residuals are only on the nodes: they are read before another part takes the slot,
+and written again when the part comes back.
 """
+
+import bisect
+import dataclasses
+import functools
 
 import numpy as np
 import numpy.typing as npt
@@ -22,22 +26,23 @@ Places = npt.NDArray[np.int64]
 def largest_part(config: NodeConfig, *, nodes: int, planes: int, packed_state: bool, errors: bool) -> int:
     """Elements of the longest vector that nodes have room for: a multiple of 32.
 
-    Raises ``ValueError`` if there is not even room for 32 elements.
+    Raises ``ValueError``: there is not even room for 32 elements.
     """
-    def fits(groups: int) -> bool:
-        try:
-            Allocation(length=groups * GROUP, planes=planes, packed_state=packed_state, errors=errors).check(
-                config, nodes=nodes)
-        except ValueError:
-            return False
-        return True
+    def check(groups: int) -> None:
+        Allocation(length=groups * GROUP, planes=planes, packed_state=packed_state, errors=errors).check(
+            config, nodes=nodes)
 
-    Allocation(length=GROUP, planes=planes, packed_state=packed_state, errors=errors).check(config, nodes=nodes)
-    least, most = 1, min(config.memories.gradient, config.memories.weight) // GROUP
-    while least < most:  # room for more elements is room for fewer
-        middle = (least + most + 1) // 2
-        least, most = (middle, most) if fits(middle) else (least, middle - 1)
-    return least * int(GROUP)
+    def exceeds(groups: int) -> bool:
+        try:
+            check(groups)
+        except ValueError:
+            return True
+        return False
+
+    check(1)
+    most = min(config.memories.gradient, config.memories.weight) // GROUP
+    # Room for more elements is room for fewer.
+    return bisect.bisect_left(range(2, most + 1), True, key=exceeds) * int(GROUP) + int(GROUP)
 
 
 def parts_of(groups: list[slice], largest: int) -> list[tuple[int, Places]]:
@@ -46,12 +51,12 @@ def parts_of(groups: list[slice], largest: int) -> list[tuple[int, Places]]:
             for number, group in enumerate(groups) for first in range(group.start, group.stop, largest)]
 
 
+@dataclasses.dataclass
 class Slot:
     """Buffers on the nodes that hold one part of the vector at a time."""
 
-    def __init__(self, buffers: Buffers) -> None:
-        self.buffers = buffers
-        self.holds: Places | None = None  # places of the elements that it holds
+    buffers: Buffers
+    holds: Places | None = None  # indices of the elements that it holds
 
     def holds_these(self, places: Places) -> bool:
         return self.holds is not None and np.array_equal(self.holds, places)
@@ -65,18 +70,11 @@ class Slot:
 
 
 class Slots:
-    """All slots of a job, and the contents of the parts that are in none of them.
+    """All slots of a job, and the contents of the parts of a vector that are in none of them.
 
-    Parameters
-    ----------
-    lengths : list of int
-        Lengths of the parts. Each has a slot of its own if the nodes have room for all; else there is one slot.
-    length : int
-        Elements of the whole vector.
-    packed_state, errors : bool
-        As in :class:`~host.driver.memory.Allocation`.
-    updates : bool
-        Whether nodes have weights and update them; else they only sum.
+    Parts have ``lengths``. Each has its own slot if the nodes have room for all; otherwise there is one slot. Planes,
+    packed state and errors are those of an :class:`~host.driver.memory.Allocation`. Nodes have weights and update
+    them if ``updates``; otherwise they only sum.
     """
 
     def __init__(self, ring: VectorRing, lengths: list[int], *, length: int, planes: int, packed_state: bool,
@@ -84,17 +82,17 @@ class Slots:
         self._ring, self._planes, self._packed, self._errors = ring, planes, packed_state, errors
         self._updates = updates
         self._slots: list[Slot] = []
+        allocation = functools.partial(Allocation, planes=planes, packed_state=packed_state, errors=errors)
         try:
             for one in lengths:
-                self._slots.append(self._allocate(one))
+                self._slots.append(Slot(ring.memory.allocate(allocation(length=one))))
         except ValueError:
             for slot in self._slots:
-                for name in ("gradients", "weights", "state", "errors"):
-                    if getattr(slot.buffers, name) is not None:
-                        ring.memory.allocator.free(getattr(slot.buffers, name))
-            self._slots = [self._allocate(max(lengths))]
-        # weights that all nodes have, of the whole vector
-        self.weights = np.zeros(length, np.float32)
+                for buffer in vars(slot.buffers).values():
+                    if buffer is not None:
+                        ring.memory.allocator.free(buffer)
+            self._slots = [Slot(ring.memory.allocate(allocation(length=max(lengths))))]
+        self.weights = np.zeros(length, np.float32)  # weights that all nodes have, of the whole vector
         rows = (ring.nodes, length)
         self.contents: dict[str, npt.NDArray[np.float32]] = {
             f"state_{plane}": np.zeros(length, np.float32) for plane in range(planes)}
@@ -105,24 +103,16 @@ class Slots:
         if ring.formats.has_residual:
             self.contents["residual"] = np.zeros(rows, np.float32)
 
-    def _allocate(self, length: int) -> Slot:
-        return Slot(self._ring.memory.allocate(Allocation(
-            length=length, planes=self._planes, packed_state=self._packed, errors=self._errors)))
-
     @property
     def longest(self) -> int:
         """Elements of the largest slot."""
         return max(slot.buffers.length for slot in self._slots)
 
-    def find(self, places: Places) -> Slot:
-        """The slot that holds these elements, or the one that is to hold them."""
-        room = [slot for slot in self._slots if slot.buffers.length >= len(places)]
-        return next((slot for slot in room if slot.holds_these(places)),
-                    next((slot for slot in room if slot.holds is None), room[0]))
-
     def bring(self, places: Places) -> Buffers:
-        """Bring a part into a slot, unless it is there."""
-        slot = self.find(places)
+        """Bring a part into a slot, if possible an empty one, unless it is there."""
+        room = [slot for slot in self._slots if slot.buffers.length >= len(places)]
+        slot = next((slot for slot in room if slot.holds_these(places)),
+                    next((slot for slot in room if slot.holds is None), room[0]))
         buffers = slot.of(len(places))
         if not slot.holds_these(places):
             self.empty(slot)
@@ -131,23 +121,21 @@ class Slots:
         return buffers
 
     def borrow(self, length: int) -> Buffers:
-        """Buffers for a vector that is not part of the job's, whose weights and state nobody needs."""
+        """Buffers for a vector that is not part of the job's; its weights and state are not needed."""
         slot = next(slot for slot in self._slots if slot.buffers.length >= length)
         if self._ring.formats.has_residual:
             self.empty(slot)
         return slot.of(length)
 
     def empty(self, slot: Slot) -> None:
-        """Keep what a slot holds, so that something else can take its place."""
-        if slot.holds is not None:
-            self._read(slot.holds, slot.of(len(slot.holds)))
-            slot.holds = None
+        """Read what a slot holds, so that another part can take its place."""
+        self._read(slot)
+        slot.holds = None
 
     def collect(self) -> None:
-        """Read the contents of all slots, which hold them still."""
+        """Read the contents of all slots, which still hold them."""
         for slot in self._slots:
-            if slot.holds is not None:
-                self._read(slot.holds, slot.of(len(slot.holds)))
+            self._read(slot)
 
     def clear(self) -> None:
         """Begin with zeros, in all slots."""
@@ -157,12 +145,15 @@ class Slots:
             contents[...] = 0
 
     def forget(self) -> None:
-        """Take the contents for the ones to be written, whatever the slots hold."""
+        """Ignore what the slots hold: the contents are written again."""
         for slot in self._slots:
             slot.holds = None
 
-    def _read(self, places: Places, buffers: Buffers) -> None:
-        ring, contents = self._ring, self.contents
+    def _read(self, slot: Slot) -> None:
+        ring, contents, places = self._ring, self.contents, slot.holds
+        if places is None:
+            return
+        buffers = slot.of(len(places))
         for plane in range(self._planes):
             contents[f"state_{plane}"][places] = ring.memory.read_state(buffers, plane, packed_state=self._packed)
         if "master" in contents:

@@ -1,7 +1,4 @@
-"""A target of make: its variables are checked, its packages are installed, its commands are run.
-
-Packages are installed into the virtual environment of a clone, .venv, by extras of pyproject.toml.
-"""
+"""Targets of make: checks of variables, packages in the clone's virtual environment .venv, and commands."""
 
 import contextlib
 import fcntl
@@ -37,8 +34,10 @@ class InstallError(Exception):
 
 
 def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run a command to its end, by default in this process's environment, and send on signals; return its exit code,
-    or 128 and the number of a signal."""
+    """Run a command to its end, by default in this process's environment, and forward signals to it.
+
+    Returns its exit code, or 128 plus the number of a signal.
+    """
     received = []
     with subprocess.Popen(words, env=environment) as process:
         def on_signal(number: int, frame: object) -> None:
@@ -52,7 +51,7 @@ def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> 
 
 
 def _stale(extra: str) -> bool:
-    """Whether packages must be installed: there is no stamp, or something that it depends on is later."""
+    """Whether packages must be installed: there is no stamp, or one of its sources is later."""
     stamp, base = ENVIRONMENT / f".{extra}", ENVIRONMENT / ".base"
     lists = _LISTS if extra == "base" else (*_LISTS, base)
     return not (_PYTHON.exists() and stamp.exists() and base.exists()) or any(
@@ -85,9 +84,7 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
                            f"python{sys.version_info[0]}.{sys.version_info[1]}-venv), or name another Python, as in "
                            f"PYTHON=python3.12")
     with contextlib.nullcontext() if dry else _locked():
-        for extra in wanted:
-            if not _stale(extra):
-                continue
+        for extra in filter(_stale, wanted):
             base = extra == "base"
             if show or not dry:
                 print(f"Installing Python packages into {ENVIRONMENT}{'' if base else f', for {extra}'}: up to 3 "
@@ -97,8 +94,7 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
                           [[*_PIP, f".[{extra}]"]]):
                 if show:
                     print(shlex.join(words), flush=True)
-                code = 0 if dry else call(words)
-                if code:
+                if not dry and (code := call(words)):
                     raise InstallError(f"Python packages must be installed, not end with exit code {code}: the same "
                                        f"command tries again, after 'make clean ALL=1' from the start", code)
             if not dry:
@@ -110,13 +106,9 @@ _WORD = re.compile(r"(?:\\.|[^\\ \t])+", re.DOTALL)
 
 
 def read_flags(flags: str) -> tuple[str, dict[str, str]]:
-    r"""Letters of make's options, and values of variables.
+    r"""Letters of make's options, and values of variables, in ``MAKEFLAGS`` such as ``n -j2 -- NODES=8 UNIT=a\ b``.
 
-    Parameters
-    ----------
-    flags : str
-        Value of ``MAKEFLAGS``, such as ``n -j2 -- NODES=8 UNIT=a\ b``. After the word ``--`` blanks and backslashes
-        follow a backslash, and ``$`` is doubled.
+    After the word ``--`` blanks and backslashes follow a backslash, and ``$`` is doubled.
     """
     words = [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL).replace("$$", "$") for word in _WORD.findall("-" + flags)]
     end = words.index("--") if "--" in words else len(words)
@@ -176,12 +168,9 @@ def main(arguments: Sequence[str]) -> int:
         if target.install:
             install(target.needed(values), dry=dry, show=show)
         return _run(target, commands, environment, dry=dry, show=show)
-    except ValueError as error:
+    except (ValueError, InstallError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    except InstallError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.code
+        return error.code if isinstance(error, InstallError) else 2
     except OSError as error:
         print(f"error: {error}: 'make clean ALL=1' removes {ENVIRONMENT}, which is then made again", file=sys.stderr)
         return 1

@@ -28,22 +28,15 @@ OFF, _ON = ("0", "no", "false"), ("1", "yes", "true")
 class Variable:
     """A variable, and the words that it adds."""
 
-    #: Option of the command that takes the value; empty where words are added as they are.
-    option: str
-    #: Line of help.
-    text: str
-    #: integer, number, text or path.
-    kind: str = "text"
+    option: str  # option of the command that takes the value; empty where words are added as they are
+    text: str  # line of help
+    kind: str = "text"  # integer, number, text or path
     #: Words that each value adds; or the values that there are. Empty for any.
     values: Mapping[str, list[str]] | list[str] = dataclasses.field(default_factory=list)
-    #: Whether the value is several words, each of which the option takes.
-    repeats: bool = False
-    #: Whether 0, no and false leave the variable out.
-    off: bool = False
-    #: Value where there is none.
-    always: str | None = None
-    #: Section of the table of help.
-    section: str = ""
+    repeats: bool = False  # whether the value is several words, each of which the option takes
+    off: bool = False  # whether 0, no and false leave the variable out
+    always: str | None = None  # value where there is none
+    section: str = ""  # section of the table of help
 
     def words(self, name: str, value: str) -> list[str]:
         """Words of the command line; raises ``ValueError`` if a value is wrong."""
@@ -88,21 +81,16 @@ class Target:
     text: str = ""
     #: Commands, with quotes as in a shell, and settings of the environment before them.
     run: list[str] = dataclasses.field(default_factory=list)
-    #: Extras of pyproject.toml.
-    extras: list[str] = dataclasses.field(default_factory=list)
+    extras: list[str] = dataclasses.field(default_factory=list)  # extras of pyproject.toml
     #: Extras by variables with which, or unless which are switched off, they are needed.
     extras_with: dict[str, str] = dataclasses.field(default_factory=dict)
     extras_unless_off: dict[str, str] = dataclasses.field(default_factory=dict)
-    #: Variables by their names.
-    variables: dict[str, Variable] = dataclasses.field(default_factory=dict)
-    #: Variables that must be set.
-    needs: list[str] = dataclasses.field(default_factory=list)
+    variables: dict[str, Variable] = dataclasses.field(default_factory=dict)  # variables by their names
+    needs: list[str] = dataclasses.field(default_factory=list)  # variables that must be set
     #: Targets that take the place of this one, by the variable that is set.
     modes: dict[str, "Target"] = dataclasses.field(default_factory=dict)
-    #: Whether programs are in the virtual environment.
-    install: bool = True
-    #: Line that is printed first.
-    note: str = ""
+    install: bool = True  # whether programs are in the virtual environment
+    note: str = ""  # line that is printed first
 
     def mode(self, values: Mapping[str, str]) -> "Target":
         """This target, or the mode that a variable selects."""
@@ -131,7 +119,7 @@ def _on(value: str) -> bool:
 
 
 def _variables(table: Mapping[str, Any], options: Mapping[str, dict[str, Any]]) -> dict[str, Variable]:
-    """Variables of a target: the options of its command, by names of their own where the table has such."""
+    """Variables of a target: the options of its command, with names of the table if it has them."""
     run = table.get("run", ())
     rows = dict(options.get(run[0], {})) if len(run) == 1 else {}
     for name, entry in table.get("variables", {}).items():
@@ -164,9 +152,9 @@ def targets() -> dict[str, Target]:
 
 
 def find_target(goal: str) -> Target:
-    """The target of a goal; raises ``ValueError`` if there is none.
+    """The target of a goal: a target's name, ``help-`` and a name, or ``.venv/.`` and an extra of pyproject.toml.
 
-    A goal is the name of a target, ``help-`` and one, or ``.venv/.`` and an extra of pyproject.toml.
+    Raises ``ValueError``: there is no such target.
     """
     if goal.startswith("help-"):
         find_target(goal.removeprefix("help-"))
@@ -184,7 +172,7 @@ def find_target(goal: str) -> Target:
 
 
 def check_known(goals: Sequence[str], values: Mapping[str, str]) -> None:
-    """Raise ``ValueError`` unless each variable is one of a goal, with the others that are set."""
+    """Raise ``ValueError`` unless each variable belongs to a goal, with the other variables that are set."""
     chosen = [find_target(goal) for goal in goals]
     known = {name: variable for target in chosen for name, variable in target.mode(values).variables.items()}
     for wrong in (name for name in values if name not in known):
@@ -200,8 +188,7 @@ def check_known(goals: Sequence[str], values: Mapping[str, str]) -> None:
         raise ValueError(message.partition(": did")[0] + meant)
 
 
-#: Characters of a line.
-_WIDTH = 100
+_WIDTH = 100  # characters of a line
 
 
 def overview() -> str:

@@ -126,7 +126,7 @@ def _receive(party: Party, peer: Peer, message: Any, key: bytes) -> None:
             peer.send(Answer(well=False, value=str(error)))
     elif isinstance(message, Proof) and not peer.admitted and hmac.compare_digest(
             message.mac, _mac(key, "tenant", peer.owner, message.drawn)):
-        peer.admit()
+        peer.admitted = True
         peer.send(Proof(drawn=b"", mac=_mac(key, "party", peer.owner, message.drawn)))
     else:
         peer.close("must have the key of the party")

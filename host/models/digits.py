@@ -16,8 +16,7 @@ class Dataset:
     train_y: npt.NDArray[np.int64]
     test_x: npt.NDArray[np.float32]
     test_y: npt.NDArray[np.int64]
-    #: Labels are 0 to ``classes`` - 1.
-    classes: int
+    classes: int  # labels are 0 to ``classes`` - 1
 
 
 def digits() -> Dataset:

@@ -17,8 +17,7 @@ class Dense:
     number: int
     inputs: int
     outputs: int
-    #: Its first element; a multiple of 32.
-    base: int
+    base: int  # its first element; a multiple of 32
 
     @property
     def length(self) -> int:

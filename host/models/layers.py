@@ -6,8 +6,8 @@ in training, float64 where gradients are compared with finite differences. Sums 
 :mod:`sim.arithmetic.functions`, in the order that docs/numbers.md states, so that they have the same bits on every
 processor.
 
-Attention is masked by replacement: a score whose place is masked becomes :data:`ALTERNATIVE`, so far below the others
-that its weight is exactly zero. In the gradient of the loss rows of padding become zeros.
+Attention is masked by replacement: a masked score becomes :data:`ALTERNATIVE`, so far below the rest that its weight
+is exactly zero. In the gradient of the loss rows of padding become zeros.
 """
 
 import abc
@@ -32,9 +32,8 @@ from sim.arithmetic.functions import (
 )
 from sim.golden.operands import FP32, operands_of
 
-__all__ = ["ALTERNATIVE", "EPSILON", "Attention", "Dense", "Embedding", "Layer", "LayerNorm", "Linear", "Mask",
-           "Model", "ReLU", "SoftmaxCrossEntropy", "Views", "bias_gradient", "keep", "mask", "mask_rows",
-           "perceptron", "widths"]
+__all__ = ["ALTERNATIVE", "EPSILON", "Attention", "Embedding", "Layer", "LayerNorm", "Linear", "Mask", "Model",
+           "ReLU", "Views", "bias_gradient", "keep", "mask", "mask_rows", "perceptron", "widths"]
 
 Array = npt.NDArray[np.floating]
 Labels = npt.NDArray[np.integer]
@@ -44,9 +43,8 @@ Views = dict[str, Array]
 class Layer(abc.ABC):
     """A function of a batch (one example per row) and of named parameters.
 
-    ``backward`` returns the gradient with respect to the input and writes that with respect to the parameters into
-    ``gradients``; both are of the sum over the batch. ``cache`` is the value that ``forward`` returned beside its
-    output.
+    ``backward`` returns the gradient with respect to the input and writes the gradient with respect to the parameters
+    into ``gradients``, both of the sum over the batch. ``cache`` is what ``forward`` returned with its output.
     """
 
     @property
@@ -75,20 +73,21 @@ def bias_gradient(upstream: Array, operands: str) -> Array:
 
 
 class Linear(Layer):
-    """``bias + x @ weight.T``: each sum begins with its bias.
+    """``bias + x @ weight.T`` for each vector of the input: each sum begins with its bias.
 
-    Weights are of shape (outputs, inputs). They are drawn input by input, as is right for a ReLU behind them (He et
-    al., 2015). All three products have their factors in the format ``operands``, and so has the gradient of the bias,
-    a product with ones.
+    Weights are of shape (outputs, inputs). They are drawn input by input, for a ReLU that follows (He et al., 2015):
+    outputs for inputs of standard deviation 1 have a standard deviation of ``gain``. All three products have their
+    factors in the format ``operands``, and so has the gradient of the bias, a product with ones.
     """
 
-    def __init__(self, inputs: int, outputs: int, *, operands: str = FP32):
+    def __init__(self, inputs: int, outputs: int, *, gain: float = math.sqrt(2), operands: str = FP32):
         if inputs < 1 or outputs < 1:
             raise ValueError(f"Inputs and outputs must be at least 1, not {(inputs, outputs)!r}")
         operands_of(operands)
         self.inputs = inputs
         self.outputs = outputs
         self.operands = operands
+        self._gain = gain
         self._product = functools.partial(product, operands=operands)
 
     @property
@@ -98,16 +97,19 @@ class Linear(Layer):
     def initialize(self, parameters: Views, generator: np.random.Generator) -> None:
         drawn = generator.standard_normal((self.inputs, self.outputs))
         parameters["weight"][...] = drawn.T * np.sqrt(2 / self.inputs)
+        parameters["weight"][...] *= self._gain / math.sqrt(2)
         parameters["bias"][...] = 0
 
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
-        bias = np.broadcast_to(parameters["bias"], (len(x), self.outputs))
-        return self._product(x, parameters["weight"].T, bias), x
+        rows = x.reshape(-1, self.inputs)
+        bias = np.broadcast_to(parameters["bias"], (len(rows), self.outputs))
+        return self._product(rows, parameters["weight"].T, bias).reshape(*x.shape[:-1], self.outputs), x
 
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
-        gradients["weight"][...] = self._product(upstream.T, cache)
+        upstream = upstream.reshape(-1, self.outputs)
+        gradients["weight"][...] = self._product(upstream.T, cache.reshape(-1, self.inputs))
         gradients["bias"][...] = bias_gradient(upstream, self.operands)
-        return self._product(upstream, parameters["weight"])
+        return self._product(upstream, parameters["weight"]).reshape(cache.shape)
 
 
 class ReLU(Layer):
@@ -120,36 +122,25 @@ class ReLU(Layer):
         return np.where(cache > 0, upstream, upstream.dtype.type(0))
 
 
-class SoftmaxCrossEntropy:
-    """``-log(softmax(scores)[label])``, summed over the batch."""
-
-    def __call__(self, scores: Array, labels: Labels) -> tuple[float, Array]:
-        """Loss, and its gradient with respect to the scores."""
-        loss, gradient = cross_entropy(scores, labels)
-        return float(loss), gradient
-
-
 class Model:
-    """Layers one after the other, and a softmax cross-entropy behind them.
+    """Layers one after the other, followed by a softmax cross-entropy.
 
     Parameters
     ----------
     dtype : dtype
         Type of parameters, activations and gradients.
     align : int
-        Elements of which each layer with parameters takes a multiple: behind its parameters are zeros, whose
-        gradients are zeros.
+        Each layer with parameters takes a multiple of so many elements: zeros with gradients of zero fill it up.
     """
 
     def __init__(self, layers: Sequence[Layer], *, dtype: npt.DTypeLike = np.float32, align: int = 1):
         if align < 1:
             raise ValueError(f"Alignment must be at least 1, not {align!r}")
         self.layers = list(layers)
-        self._loss = SoftmaxCrossEntropy()
-        sizes = [sum(int(np.prod(shape)) for shape in layer.shapes.values()) for layer in self.layers]
+        sizes = [sum(map(math.prod, layer.shapes.values())) for layer in self.layers]
         self._bases = [0, *itertools.accumulate(-(-size // align) * align for size in sizes)]
         self.size = self._bases[-1]
-        #: Places of the parameters among them, without zeros that only fill up.
+        #: Indices of the parameters in the vector, without zeros that only fill up.
         self.places = np.concatenate([np.zeros(0, dtype=np.intp), *(
             np.arange(base, base + size) for base, size in zip(self._bases, sizes, strict=False))])
         #: All parameters, flat. Initially zero, see :meth:`initialize`.
@@ -163,7 +154,7 @@ class Model:
         for layer, start in zip(self.layers, self._bases, strict=False):
             views = {}
             for name, shape in layer.shapes.items():
-                stop = start + int(np.prod(shape))
+                stop = start + math.prod(shape)
                 views[name] = vector[start:stop].reshape(shape)
                 start = stop
             result.append(views)
@@ -188,17 +179,14 @@ class Model:
 
     def loss(self, x: Array, labels: Labels) -> float:
         """Loss summed over the examples."""
-        return self._loss(self.scores(x), labels)[0]
+        return float(cross_entropy(self.scores(x), labels)[0])
 
+    @np.errstate(over="ignore", invalid="ignore")
     def differentiate(self, x: Array, labels: Labels) -> tuple[float, Array]:
         """Loss summed over the examples, and its gradient: a new vector with the layout of :attr:`parameters`.
 
         Without examples, both are zero. Numbers that overflow become infinite or NaN, in silence.
         """
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._differentiate(x, labels)
-
-    def _differentiate(self, x: Array, labels: Labels) -> tuple[float, Array]:
         gradient = np.zeros_like(self.parameters)
         if not len(labels):
             return 0.0, gradient
@@ -207,32 +195,32 @@ class Model:
         for layer, views in zip(self.layers, parameters, strict=True):
             x, cache = layer.forward(x, views)
             caches.append(cache)
-        loss, upstream = self._loss(x, labels)
+        loss, upstream = cross_entropy(x, labels)
         steps = zip(self.layers, caches, parameters, self.views(gradient), strict=True)
         for layer, cache, views, gradients in reversed(list(steps)):
             upstream = layer.backward(upstream, cache, views, gradients)
-        return loss, gradient
+        return float(loss), gradient
 
 
-#: Parameters at most: words of the largest memory that a node can have.
+#: Most parameters: words of the largest memory that a node can have.
 MOST = 1 << 24
 
 
 def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.DTypeLike = np.float32,
                align: int = 1, operands: str = FP32) -> Model:
-    """A model of linear layers of the given widths, with a ReLU between each two of them; see :class:`Model` and
-    :class:`Linear`. ``ValueError`` if it has more parameters than the largest memory of a node can hold."""
+    """A :class:`Model` of :class:`Linear` layers of the given widths, with a ReLU between each two of them.
+
+    Raises ``ValueError``: it has more parameters than the largest memory of a node can hold.
+    """
     widths = [inputs, *hidden, outputs]
     size = sum((before + 1) * after for before, after in itertools.pairwise(widths))
     if size > MOST:
         raise ValueError(f"Perceptron must have at most {MOST:,} parameters, not {size:,}: take narrower hidden "
                          f"layers")
     layers: list[Layer] = []
-    for n, (before, after) in enumerate(itertools.pairwise(widths)):
-        if n:
-            layers.append(ReLU())
-        layers.append(Linear(before, after, operands=operands))
-    return Model(layers, dtype=dtype, align=align)
+    for before, after in itertools.pairwise(widths):
+        layers += [Linear(before, after, operands=operands), ReLU()]
+    return Model(layers[:-1], dtype=dtype, align=align)
 
 
 #: Value of a masked score. exp(x) is 0 in float32 below -104 and in float64 below -746, so a masked weight is
@@ -246,7 +234,7 @@ Mask = Callable[[Array, Labels], Array]
 def keep(positions: int, lengths: Labels) -> npt.NDArray[np.bool_]:
     """The scores that stay, a matrix for each sequence: row i, column j where j <= i and j < length.
 
-    No row is masked wholly: column 0 stays in all of them.
+    No row is masked wholly: column 0 stays in all of them, since lengths are at least 1.
     """
     index = np.arange(positions)
     causal = index <= index[:, None]
@@ -299,36 +287,11 @@ class Embedding(Layer):
         return np.zeros_like(upstream)
 
 
-class Dense(Linear):
-    """The same linear layer at every position of every sequence.
-
-    With inputs of standard deviation 1, outputs have that of ``gain`` at first.
-    """
-
-    def __init__(self, inputs: int, outputs: int, *, gain: float = math.sqrt(2)):
-        super().__init__(inputs, outputs)
-        self._gain = gain
-
-    def initialize(self, parameters: Views, generator: np.random.Generator) -> None:
-        super().initialize(parameters, generator)
-        parameters["weight"][...] *= self._gain / math.sqrt(2)
-
-    def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
-        output, _ = super().forward(x.reshape(-1, self.inputs), parameters)
-        return output.reshape(*x.shape[:-1], self.outputs), x
-
-    def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
-        inward = super().backward(
-            upstream.reshape(-1, self.outputs), cache.reshape(-1, self.inputs), parameters, gradients)
-        return inward.reshape(cache.shape)
-
-
 class LayerNorm(Layer):
     """Each position's vector with mean 0 and variance 1, times ``scale``, plus ``shift``."""
 
-    def __init__(self, width: int, *, epsilon: float = EPSILON):
+    def __init__(self, width: int):
         self.width = width
-        self._epsilon = epsilon
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -339,7 +302,7 @@ class LayerNorm(Layer):
         parameters["shift"][...] = 0
 
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Any]:
-        normal, deviation = normalize(x, self._epsilon)
+        normal, deviation = normalize(x, EPSILON)
         return normal * parameters["scale"] + parameters["shift"], (normal, deviation)
 
     def backward(self, upstream: Array, cache: Any, parameters: Views, gradients: Views) -> Array:
@@ -362,12 +325,11 @@ class Attention(Layer):
     A weight that :data:`Mask` does not make zero takes part in the gradient.
     """
 
-    def __init__(self, width: int, heads: int, *, mask: Mask = mask):
+    def __init__(self, width: int, heads: int):
         if heads < 1 or width % heads:
             raise ValueError(f"Width must be a multiple of heads, not {(width, heads)!r}")
         self.width = width
         self.heads = heads
-        self._mask = mask
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -377,19 +339,15 @@ class Attention(Layer):
         for view in parameters.values():
             view[...] = generator.standard_normal(view.shape) / math.sqrt(self.width)
 
-    def weights(self, x: Array, parameters: Views, lengths: Labels) -> Array:
-        """Attention weights: row is the position that attends, column the one attended to."""
-        return np.asarray(self.forward(x, parameters, lengths)[1][3])
-
     def forward(self, x: Array, parameters: Views, lengths: Labels | None = None) -> tuple[Array, Any]:
         """Output and cache. Without lengths, there is no padding."""
         if lengths is None:
             lengths = np.full(x.shape[0], x.shape[1])
         scores, parts = self.scores(x, parameters)
-        return self.attend(x, parameters, self._mask(scores, lengths), parts)
+        return self.attend(x, parameters, mask(scores, lengths), parts)
 
     def scores(self, x: Array, parameters: Views) -> tuple[Array, Array]:
-        """Scores yet to be masked; and queries, keys and values, which :meth:`attend` needs."""
+        """Scores before they are masked; and queries, keys and values, which :meth:`attend` needs."""
         parts = self._split(_dense(x, parameters["inward"]), 3)
         query, key = parts[:2]
         return product(query, key.swapaxes(-1, -2)) * (1 / math.sqrt(self.width // self.heads)), parts
@@ -424,21 +382,20 @@ class Attention(Layer):
         return x.transpose(1, 3, 0, 2, 4).reshape(sequences, positions, parts * self.width)
 
 
-#: Most hidden layers of a perceptron.
-_LAYERS = 1000
+_LAYERS = 1000  # most hidden layers of a perceptron
 
 
 def widths(text: str) -> tuple[int, ...]:
     """Widths of hidden layers, as in ``64,32`` or, for nine of 32, ``32x9``; none of ``none``."""
-    found: list[int] = []
+    result: list[int] = []
     try:
         for part in text.split(",") if text not in ("", "none") else ():
             width, times, count = part.partition("x")
             number = int(count) if times else 1
-            if number < 1 or len(found) + number > _LAYERS:
+            if number < 1 or len(result) + number > _LAYERS:
                 raise ValueError
-            found += [int(width)] * number
+            result += [int(width)] * number
     except ValueError:
         raise ValueError(f"Widths of hidden layers must be numbers, or a number x a count as in 32x9, of at most "
                          f"{_LAYERS:,} layers, with commas between them, not {text!r}") from None
-    return tuple(found)
+    return tuple(result)

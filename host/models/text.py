@@ -6,14 +6,14 @@ one and those at its ends removed. A line that occurs more than once is used onc
 
 import dataclasses
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from sim.arithmetic.functions import log
 
-__all__ = ["ALPHABET", "REPLACEMENT", "Batch", "Bigram", "Text", "batches", "collate", "cut", "decode", "encode",
+__all__ = ["ALPHABET", "REPLACEMENT", "Batch", "Bigram", "Text", "collate", "cut", "decode", "encode",
            "lines", "topics"]
 
 Characters = npt.NDArray[np.int64]
@@ -24,8 +24,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 ALPHABET = REPLACEMENT + " " + string.ascii_lowercase + string.digits + "!\"#%'()*+,-./:;<=>[\\]_{|}~"
 
 _NUMBERS = {character: number for number, character in enumerate(ALPHABET)}
-#: Of so many lines, the last is held out.
-_HELD_OUT = 10
+_HELD_OUT = 10  # of so many lines, the last is held out
 _SMOOTHING = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
@@ -41,8 +40,8 @@ def decode(characters: Iterable[int]) -> str:
 
 def lines(topics: Mapping[str, str]) -> list[str]:
     """Distinct lines of at least two characters, in the order in which they first occur in the sorted topics."""
-    found = (" ".join(line.split()).lower() for name in sorted(topics) for line in topics[name].splitlines())
-    return list(dict.fromkeys(line for line in found if len(line) >= 2))
+    lower = (" ".join(line.split()).lower() for name in sorted(topics) for line in topics[name].splitlines())
+    return list(dict.fromkeys(line for line in lower if len(line) >= 2))
 
 
 def cut(line: str, context: int) -> list[str]:
@@ -78,18 +77,11 @@ def topics(*, context: int) -> Text:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Sequences side by side, one per row; behind the end of the shorter ones, zeros."""
+    """Sequences side by side, one per row; zeros follow the end of shorter ones."""
     #: Characters, and the one that follows each of them: of shape (sequences, length of the longest).
     inputs: Characters
     targets: Characters
-    #: Predicted characters of each sequence.
-    lengths: Characters
-
-    @property
-    def real(self) -> npt.NDArray[np.bool_]:
-        """True at every place that is not padding; of the shape of the inputs."""
-        columns = np.arange(self.inputs.shape[1])
-        return np.asarray(columns < self.lengths[:, None])
+    lengths: Characters  # predicted characters of each sequence
 
 
 def collate(sequences: Sequence[Characters]) -> Batch:
@@ -106,24 +98,12 @@ def collate(sequences: Sequence[Characters]) -> Batch:
     return Batch(inputs, targets, lengths)
 
 
-def batches(sequences: Sequence[Characters], batch: int,
-            generator: np.random.Generator) -> Iterator[list[Characters]]:
-    """The sequences of each step, without end: one epoch after the other, each in a new order.
-
-    An epoch is cut into as few batches of at most ``batch`` sequences as possible, of sizes as equal as possible.
-    """
-    if batch < 1:
-        raise ValueError(f"Batch must be at least 1, not {batch!r}")
-    while sequences:
-        order = generator.permutation(len(sequences))
-        for part in np.array_split(order, -(-len(sequences) // batch)):
-            yield [sequences[n] for n in part]
-
-
 class Bigram:
-    """Probability of a character given the one before it: relative frequency, with ``smoothing`` added to every
-    count; by default, of several the one with the least loss on every tenth of the sequences, counted on the
-    others."""
+    """Probability of a character given the one before it: relative frequencies with ``smoothing`` added to counts.
+
+    By default the smoothing is the one of several with the least loss on every tenth of the sequences, with counts of
+    the rest.
+    """
 
     def __init__(self, sequences: Sequence[Characters], *, smoothing: float | None = None):
         if smoothing is None:

@@ -4,9 +4,9 @@ Each of its layers adds attention to its input, and then a feed-forward network 
 each of the two (Xiong et al., 2020). As in :mod:`host.models.layers`, parameters live in one vector, and everything
 is computed in its ``dtype``.
 
-Two functions mask, :func:`~host.models.layers.mask` and :func:`~host.models.layers.mask_rows`; others may stand in
-for them. Where something is to be masked, a pass through the model waits: passes run side by side
-(:func:`lockstep`), and one call masks the values of all of them.
+Two functions mask, :func:`~host.models.layers.mask` and :func:`~host.models.layers.mask_rows`, which others can
+replace. A pass through the model waits for masked values: passes run side by side (:func:`lockstep`), and one call
+masks the values of all of them.
 """
 
 import dataclasses
@@ -17,23 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from host.models.layers import (
-    Array,
-    Attention,
-    Dense,
-    Embedding,
-    Labels,
-    Layer,
-    LayerNorm,
-    Mask,
-    Model,
-    ReLU,
-    SoftmaxCrossEntropy,
-    Views,
-    mask,
-    mask_rows,
-)
-from host.models.text import ALPHABET, Batch, Characters, collate
+from host.models import layers
+from host.models.layers import Array, Labels, Mask, Views, mask, mask_rows
+from host.models.text import ALPHABET, Batch, Characters
+from sim.arithmetic.functions import cross_entropy
 
 __all__ = ["Pass", "Request", "Transformer", "TransformerConfig", "Use", "lockstep"]
 
@@ -43,11 +30,8 @@ T = TypeVar("T")
 class Use(enum.Enum):
     """The values that a mask is for."""
 
-    SCORES = "scores"
-    """Scores of attention, masked as by :func:`~host.models.layers.mask`: later characters, and padding."""
-    ROWS = "rows"
-    """The loss's gradient with respect to the model's output, masked as by :func:`~host.models.layers.mask_rows`:
-    rows of padding."""
+    SCORES = "scores"  # of attention, masked as by :func:`~host.models.layers.mask`: later characters, and padding
+    ROWS = "rows"  # of padding in the loss's gradient, masked as by :func:`~host.models.layers.mask_rows`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,10 +39,8 @@ class Request:
     """A pass's request for masked values."""
 
     use: Use
-    #: Matrices to be masked, in shape (sequences, matrices, rows, columns).
-    values: Array
-    #: Length of each sequence.
-    lengths: Labels
+    values: Array  # matrices to be masked, in shape (sequences, matrices, rows, columns)
+    lengths: Labels  # length of each sequence
 
 
 #: A pass requests masks, is sent the masked values, and returns its result.
@@ -66,9 +48,9 @@ Pass = Generator[Request, Array, T]
 
 
 def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]], Sequence[Array | None]]) -> list[T]:
-    """Results of passes that go on side by side; all that wait are answered at once.
+    """Results of passes that run side by side.
 
-    ``answer`` makes the masked values of each pass from the requests of all, None for one that has ended.
+    ``answer`` makes the masked values of each pass from the requests of all, None for a pass that has ended.
     """
     results: dict[int, T] = {}
     answers: Sequence[Any] = [None] * len(passes)
@@ -89,31 +71,27 @@ def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]],
 class TransformerConfig:
     """Sizes of a transformer."""
 
-    #: Elements of the vector at each position; a multiple of ``heads``.
-    width: int = 32
+    width: int = 32  # elements of the vector at each position; a multiple of ``heads``
     #: Heads of each layer's attention.
     heads: int = 2
     layers: int = 1
-    #: Width inside of each feed-forward network.
-    hidden: int = 96
-    #: Most positions.
-    context: int = 16
-    #: Size of the alphabet.
-    characters: int = len(ALPHABET)
+    hidden: int = 96  # width inside of each feed-forward network
+    context: int = 16  # most positions
+    characters: int = len(ALPHABET)  # size of the alphabet
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "layers", "hidden", "context", "characters"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name.capitalize()} must be at least 1, not {getattr(self, name)!r}")
+        for name, size in vars(self).items():
+            if size < 1:
+                raise ValueError(f"{name.capitalize()} must be at least 1, not {size!r}")
         if self.width % self.heads:
             raise ValueError(f"Width must be a multiple of heads, not {(self.width, self.heads)!r}")
 
 
 class Transformer:
-    """A causal transformer, and a softmax cross-entropy behind it.
+    """A causal transformer, followed by a softmax cross-entropy.
 
-    Of the two functions that mask (:data:`~host.models.layers.Mask`), for each batch the first is called once per
-    layer, the second once for the gradient. Parameters, activations and gradients are of ``dtype``.
+    For each batch ``mask`` is called once per layer, and ``mask_rows`` once for the gradient. Parameters, activations
+    and gradients are of ``dtype``.
     """
 
     def __init__(self, config: TransformerConfig, *, mask: Mask = mask, mask_rows: Mask = mask_rows,
@@ -121,15 +99,15 @@ class Transformer:
         width = config.width
         self.config = config
         self._masks = {Use.SCORES: mask, Use.ROWS: mask_rows}
-        self._layers: dict[str, Layer] = {"embedding": Embedding(config.characters, config.context, width)}
+        self._layers: dict[str, layers.Layer] = {
+            "embedding": layers.Embedding(config.characters, config.context, width)}
         for n in range(config.layers):
             self._layers |= {
-                f"norm_{n}": LayerNorm(width), f"attention_{n}": Attention(width, config.heads),
-                f"feed_norm_{n}": LayerNorm(width), f"rise_{n}": Dense(width, config.hidden), f"relu_{n}": ReLU(),
-                f"fall_{n}": Dense(config.hidden, width, gain=0.5)}
-        self._layers |= {"norm": LayerNorm(width), "output": Dense(width, config.characters, gain=0.1)}
-        self._model = Model(list(self._layers.values()), dtype=dtype)
-        self._loss = SoftmaxCrossEntropy()
+                f"norm_{n}": layers.LayerNorm(width), f"attention_{n}": layers.Attention(width, config.heads),
+                f"feed_norm_{n}": layers.LayerNorm(width), f"rise_{n}": layers.Linear(width, config.hidden),
+                f"relu_{n}": layers.ReLU(), f"fall_{n}": layers.Linear(config.hidden, width, gain=0.5)}
+        self._layers |= {"norm": layers.LayerNorm(width), "output": layers.Linear(width, config.characters, gain=0.1)}
+        self._model = layers.Model(list(self._layers.values()), dtype=dtype)
         self.size = self._model.size
         #: All parameters, flat. Initially zero, see :meth:`initialize`.
         self.parameters = self._model.parameters
@@ -139,7 +117,7 @@ class Transformer:
         return dict(zip(self._layers, self._model.views(vector), strict=True))
 
     def initialize(self, seed: int) -> None:
-        """Draw all parameters anew."""
+        """Draw all parameters."""
         self._model.initialize(seed)
 
     def scores(self, inputs: Characters, lengths: Labels) -> Array:
@@ -150,42 +128,35 @@ class Transformer:
         """Loss summed over the predicted characters."""
         return self._run(self.loss_pass(batch))
 
-    def mean_loss(self, sequences: Sequence[Characters], *, batch: int = 64) -> float:
-        """Loss per predicted character, in nats; ``batch`` sequences at a time, those of like lengths together."""
-        ordered = sorted(sequences, key=len)
-        total = sum(self.loss(collate(ordered[n:n + batch])) for n in range(0, len(ordered), batch))
-        return total / sum(len(sequence) - 1 for sequence in sequences)
-
+    @np.errstate(over="ignore", invalid="ignore")
     def differentiate(self, batch: Batch) -> tuple[float, Array]:
         """Loss summed over the predicted characters, and its gradient: a new vector, laid out as :attr:`parameters`.
 
         Without sequences, both are zero. Numbers that overflow become infinite or NaN, in silence.
         """
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._run(self.gradient_pass(batch))
+        return self._run(self.gradient_pass(batch))
 
     def loss_pass(self, batch: Batch) -> Pass[float]:
-        """The pass of :meth:`loss`, for :func:`~host.models.transformer.lockstep`."""
+        """The pass of :meth:`loss`, for :func:`lockstep`."""
         if not len(batch.lengths):
             return 0.0
         scores, _ = yield from self._forward(batch.inputs, batch.lengths)
         return self._total(scores, batch)
 
     def output_pass(self, batch: Batch) -> Pass[tuple[Array, list[Array]]]:
-        """The pass of :meth:`scores`, for :func:`~host.models.transformer.lockstep`; its result has each layer's
-        attention weights too."""
+        """The pass of :meth:`scores` and of each layer's attention weights, for :func:`lockstep`."""
         scores, caches = yield from self._forward(batch.inputs, batch.lengths)
         return scores, [caches[f"attention_{n}"][3] for n in range(self.config.layers)]
 
     def gradient_pass(self, batch: Batch) -> Pass[tuple[float, Array]]:
-        """The pass of :meth:`differentiate`, for :func:`~host.models.transformer.lockstep`."""
+        """The pass of :meth:`differentiate`, for :func:`lockstep`."""
         gradient = np.zeros_like(self.parameters)
         if not len(batch.lengths):
             return 0.0, gradient
         views, gradients = self.views(self.parameters), self.views(gradient)
         scores, caches = yield from self._forward(batch.inputs, batch.lengths)
         loss = self._total(scores, batch)
-        _, upstream = self._loss(scores.reshape(-1, self.config.characters), batch.targets.reshape(-1))
+        _, upstream = cross_entropy(scores.reshape(-1, self.config.characters), batch.targets.reshape(-1))
         upstream = (yield Request(use=Use.ROWS, values=upstream.reshape(scores.shape)[:, None],
                                   lengths=batch.lengths))[:, 0]
 
@@ -204,7 +175,7 @@ class Transformer:
         """Sum of the losses of sequences, from the first on, each of which is summed over its characters."""
         total = scores.dtype.type(0)
         for mine, targets, length in zip(scores, batch.targets, batch.lengths, strict=True):
-            total += scores.dtype.type(self._loss(mine[:length], targets[:length])[0])
+            total += scores.dtype.type(cross_entropy(mine[:length], targets[:length])[0])
         return float(total)
 
     def _run(self, one: Pass[T]) -> T:
@@ -227,7 +198,7 @@ class Transformer:
         for n in range(self.config.layers):
             name = f"attention_{n}"
             attention = self._layers[name]
-            assert isinstance(attention, Attention)
+            assert isinstance(attention, layers.Attention)
             normal = apply(f"norm_{n}", x)
             scores, parts = attention.scores(normal, views[name])
             masked = yield Request(use=Use.SCORES, values=scores, lengths=lengths)

@@ -201,13 +201,13 @@ class RingServer:
                 rank == message.rank and message.backend not in self.backends[rank])):
             self._greet(peer, message)
         elif isinstance(message, Listen) and not peer.admitted:
-            peer.admit()
+            peer.admitted = True
             self._listeners.append(peer)
             self.begun, self.since = self.begun + 1, time.monotonic()
             if self.error is not None:
                 self.fail(self.error)
         elif isinstance(message, Failed) and message.rank < self._ranks:
-            peer.admit()
+            peer.admitted = True
             self._failed[message.rank if rank is None else rank] = time.monotonic(), message, peer
         elif rank is None or rank in self._asked:
             peer.close("must send a message that can come here, not " + type(message).__name__)
@@ -237,7 +237,7 @@ class RingServer:
             reason = f"Rank {message.rank} must join the ring once"
         elif message.timeout <= 0:
             reason = f"Timeout of init_process_group must be above 0 seconds, not {message.timeout:g}"
-        peer.admit()
+        peer.admitted = True
         if reason is not None:
             self.fail(reason)
             peer.send(Answer(well=False, value=reason))

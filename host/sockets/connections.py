@@ -2,7 +2,7 @@
 
 A server has one thread. Bytes from a peer are kept until a message is whole, and bytes for a peer until it reads
 them; a peer that begins a message and does not end it, or that does not read its answer, ends by a time limit
-and holds up nobody. Before the server's user has admitted a peer, its messages must be short, it must send one
+and delays no other peer. Before the server's user has admitted a peer, its messages must be short, it must send one
 within seconds, and only some peers may be in that state.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["MAX_MESSAGE", "MAX_PATH", "Client", "Ended", "Limits", "Peer", "Serv
 #: Largest length of a message, in bytes.
 MAX_MESSAGE = 1 << 30
 
-#: Bytes that are read at a time, and bytes that are read from one peer before the next peer's.
+#: Bytes that are read at a time, and from one peer before the next.
 _CHUNK, _SHARE = 1 << 18, 1 << 22
 
 MAX_PATH = 103
@@ -36,51 +36,34 @@ class Limits:
     """Limits of a server's peers."""
 
     unknown: int = 64  # peers that are not admitted; with another one the first of them ends
-    first_seconds: float = 5.0  # seconds until which a peer must have sent its first message
+    first_seconds: float = 5.0  # seconds within which a peer must send its first message
     first_bytes: int = 1 << 16  # largest length of a message of a peer that is not admitted
     seconds: float = 30.0  # seconds that an admitted peer has for a message that it has begun, and for reading one
     message_bytes: int = MAX_MESSAGE  # largest length of a message of an admitted peer
 
 
-class _Inbox:
-    """Bytes of a stream, cut into frames."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def add(self, data: bytes) -> None:
-        self._data += data
-
-    def take(self, longest: int) -> bytes | None:
-        """The next frame, or None while it is not whole; a ``MessageError`` if it can be none."""
-        length = length_of(self._data)
-        if length is None:
-            return None
-        if length > longest:
-            raise MessageError(f"Message must have at most {longest:,} bytes, not {length:,}")
-        if len(self._data) < length:
-            return None
-        frame = memoryview(self._data)[:length].tobytes()
-        del self._data[:length]
-        return frame
+def _take_frame(inbox: bytearray, longest: int) -> bytes | None:
+    """Remove the next frame from bytes, None while it is not whole; raises ``MessageError`` if it can be none."""
+    length = length_of(inbox)
+    if length is None:
+        return None
+    if length > longest:
+        raise MessageError(f"Message must have at most {longest:,} bytes, not {length:,}")
+    if len(inbox) < length:
+        return None
+    frame = memoryview(inbox)[:length].tobytes()
+    del inbox[:length]
+    return frame
 
 
 class Client:
-    """A client's end of a socket.
+    """A client's end of a socket, at the path of the server's.
 
     Raises ``OSError``: nobody listens at the address.
-
-    Parameters
-    ----------
-    address : str or Path
-        Path of the server's socket.
     """
 
     def __init__(self, address: str | Path, registry: Registry) -> None:
-        self._registry, self._inbox = registry, _Inbox()
+        self._registry, self._inbox = registry, bytearray()
         self._socket = socket.socket(socket.AF_UNIX)
         try:
             self._socket.connect(os.fspath(address))
@@ -91,8 +74,8 @@ class Client:
     def send(self, message: Any, *, seconds: float | None = None) -> None:
         """Send a message.
 
-        Raises ``MessageError`` if the message does not fit its class; nothing was sent, and ``OSError`` if the server
-        has ended, or has not read it in time.
+        Raises ``MessageError``: the message does not fit its class, and nothing was sent; ``OSError``: the server has
+        ended, or has not read it in time.
         """
         frame = self._registry.encode(message)
         self._socket.settimeout(seconds)
@@ -101,11 +84,11 @@ class Client:
     def receive(self, *, seconds: float | None = None) -> Any:
         """The next message of the server.
 
-        Raises ``MessageError`` if the server has sent other bytes, and ``EOFError`` or ``OSError`` if the server has
-        ended, or has not sent a whole message in time.
+        Raises ``MessageError``: the server has sent other bytes; ``EOFError`` or ``OSError``: it has ended, or not
+        sent a whole message in time.
         """
         limit = None if seconds is None else time.monotonic() + seconds
-        while (frame := self._inbox.take(MAX_MESSAGE)) is None:
+        while (frame := _take_frame(self._inbox, MAX_MESSAGE)) is None:
             if limit is not None and (left := limit - time.monotonic()) <= 0:
                 raise TimeoutError(f"no answer in {seconds:g} seconds")
             self._socket.settimeout(None if limit is None else left)
@@ -115,7 +98,7 @@ class Client:
                 continue
             if not data:
                 raise EOFError("the connection has ended")
-            self._inbox.add(data)
+            self._inbox += data
         return self._registry.decode(frame)
 
     def close(self) -> None:
@@ -136,24 +119,17 @@ class Peer:
 
     def __init__(self, connection: socket.socket, server: "Server") -> None:
         self._connection, self._server = connection, server
-        self._inbox, self._outbox = _Inbox(), bytearray()
+        self._inbox, self._outbox = bytearray(), bytearray()
         self._opened = server.clock()
         self._began: float | None = None
         self._answered: float | None = None
-        self.admitted = False  # whether the server's user knows the peer
-        self.holds = False  # whether there are bytes beyond a message that the server's user has to look at first
+        self.admitted = False  # whether the server's user knows the peer: limits of unknown peers do not hold then
+        self.holds = False  # whether there are bytes beyond a message that the server's user must see first
         self.ended: Ended | None = None  # the end of the connection
         self.owner: Any = None  # notes of the server's user
 
-    def admit(self) -> None:
-        """Note that the peer is known: limits of unknown peers do not hold for it."""
-        self.admitted = True
-
     def send(self, message: Any) -> None:
-        """Send a message: what the peer reads of it now, and the rest as it reads.
-
-        Raises ``MessageError`` if the message does not fit its class; nothing was sent.
-        """
+        """Send a message, as the peer reads it; raises ``MessageError`` if it does not fit its class."""
         self.post(self._server.registry.encode(message))
 
     def post(self, frame: bytes) -> None:
@@ -189,18 +165,15 @@ class Peer:
         messages: list[Any] = []
         size = 0
         try:
-            while size < _SHARE and not self.holds:
-                data = self._connection.recv(_CHUNK)
-                if not data:
-                    self.close()
-                    break
-                size += len(data)
-                self._inbox.add(data)
-                messages += self.take()
-                if self.ended is not None:
-                    break
-        except (BlockingIOError, InterruptedError):
-            pass
+            with contextlib.suppress(BlockingIOError, InterruptedError):
+                while size < _SHARE and not self.holds and self.ended is None:
+                    data = self._connection.recv(_CHUNK)
+                    if not data:
+                        self.close()
+                        break
+                    size += len(data)
+                    self._inbox += data
+                    messages += self.take()
         except OSError:
             self.close()
         return messages
@@ -212,14 +185,13 @@ class Peer:
         before = len(self._inbox)
         self.holds = False
         try:
-            while (frame := self._inbox.take(limits.message_bytes if self.admitted else limits.first_bytes)):
+            while not self.holds and (frame := _take_frame(
+                    self._inbox, limits.message_bytes if self.admitted else limits.first_bytes)):
                 messages.append(self._server.registry.decode(frame))
-                if not self.admitted and len(self._inbox):
-                    self.holds = True
-                    break
+                self.holds = not self.admitted and len(self._inbox) > 0
         except MessageError as error:
             self.close(f"must send messages of this format: {error}")
-        if not len(self._inbox):
+        if not self._inbox:
             self._began = None
         elif messages or self._began is None or not before:
             self._began = self._server.clock()
@@ -237,16 +209,9 @@ class Peer:
 
 
 class Server:
-    """A server's socket and its peers.
+    """A server's socket, which is made at a path, and its peers; ``greet`` is called with each new one.
 
     Raises ``OSError``: the path is too long, or there can be no socket.
-
-    Parameters
-    ----------
-    address : Path
-        Path of the socket, which is made.
-    greet : callable
-        Called with each new peer.
     """
 
     def __init__(self, address: Path, registry: Registry, *, limits: Limits | None = None,
@@ -274,7 +239,7 @@ class Server:
         return self._attended + (time.monotonic() - self._polling if self._polling else 0.0)
 
     def poll(self, timeout: float) -> list[tuple[Peer, Any]]:
-        """Messages, and ends of connections as :class:`Ended`, that come within some seconds at the most."""
+        """Messages, and ends of connections as :class:`Ended`, that come within ``timeout`` seconds."""
         self._polling = time.monotonic()
         try:
             return self._poll(timeout)
@@ -312,7 +277,7 @@ class Server:
                 self._greet(peer)
 
     def want(self, connection: socket.socket, peer: Peer, *, writes: bool) -> None:
-        """Wait until a peer can be written to, or else for its bytes; a peer that does not read is not read."""
+        """Wait until a peer can be written to, or for its bytes; a peer that does not read is not read."""
         events = selectors.EVENT_WRITE if writes else selectors.EVENT_READ
         if self._selector.get_key(connection).events != events:
             self._selector.modify(connection, events, data=peer)

@@ -1,7 +1,6 @@
-"""A folder for sockets, which outlives its process by one start of another at the most.
+"""A folder for sockets in the temporary folder of the system, or in another one with a shorter path.
 
-It is in the temporary folder of the system, or in another one if the path of a socket there would be too long. Its
-process holds a lock in it. Each start removes folders of the same user with a lock that nobody holds, since their
+Its process holds a lock in it. Each start removes folders of the same user with a lock that nobody holds, since their
 processes were killed; links are not followed, and nothing but sockets and locks is removed.
 """
 
@@ -20,15 +19,14 @@ __all__ = ["socket_folder"]
 
 _PREFIX, _LOCK = "gradring-sockets-", "lock"
 
-#: Folders in place of one with a path that is too long.
-_SHORT = ("/tmp", "/var/tmp", "/dev/shm")
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # folders in place of one with a path that is too long
 
 
 @contextlib.contextmanager
 def socket_folder(names: Sequence[str] = ("ring",)) -> Iterator[Path]:
     """Make a folder for sockets of some names, which ends with the block.
 
-    Raises ``OSError`` if there is no folder that can be written to and has a path short enough.
+    Raises ``OSError``: there is no folder that can be written to and has a path short enough.
     """
     parents = list(dict.fromkeys([tempfile.gettempdir(), *_SHORT]))
     for parent in parents:
@@ -74,21 +72,18 @@ def _remove_abandoned(parent: str, names: Sequence[str]) -> None:
 
 def _remove(path: str, names: Sequence[str]) -> None:
     """Remove a folder unless its lock is held; an ``OSError`` if it is, or if anything is not as expected."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
+    with contextlib.ExitStack() as opened:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        opened.callback(os.close, folder)
         lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-        try:
-            if os.fstat(folder).st_uid != os.geteuid() or not stat.S_ISREG(os.fstat(lock).st_mode):
-                return
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):
-                    if stat.S_ISSOCK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                        os.unlink(name, dir_fd=folder)
-            if os.listdir(folder) == [_LOCK]:
-                os.unlink(_LOCK, dir_fd=folder)
-                os.rmdir(path)
-        finally:
-            os.close(lock)
-    finally:
-        os.close(folder)
+        opened.callback(os.close, lock)
+        if os.fstat(folder).st_uid != os.geteuid() or not stat.S_ISREG(os.fstat(lock).st_mode):
+            return
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISSOCK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=folder)
+        if os.listdir(folder) == [_LOCK]:
+            os.unlink(_LOCK, dir_fd=folder)
+            os.rmdir(path)

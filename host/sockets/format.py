@@ -13,9 +13,9 @@ bytes     contents
 4         CRC-32 of the 20 bytes before it, of the header and of the contents
 ========  =========================================================
 
-The header names the class of a message and has its fields; arrays and ``bytes`` are in the contents, one following
-the other. Nothing is executed or imported for a message: a class that the registry does not have, a field that its
-annotation does not allow and a length above the limit are a :class:`MessageError`, as is any other damage.
+The header names the class of a message and has its fields; arrays and ``bytes`` are in the contents. Nothing is
+executed or imported for a message: a class that the registry does not have, a field that its annotation does not
+allow and a length above the limit are a :class:`MessageError`, as is any other damage.
 """
 
 import dataclasses
@@ -25,13 +25,12 @@ import struct
 import types
 import typing
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-__all__ = ["HEAD", "MAX_HEADER", "VERSION", "Dimensions", "MessageError", "Registry", "Within",
-           "length_of"]
+__all__ = ["HEAD", "MAX_HEADER", "VERSION", "Dimensions", "MessageError", "Registry", "Within", "length_of"]
 
 VERSION = 1
 
@@ -51,7 +50,7 @@ _MAX_DEPTH, _MAX_DIMENSIONS, _MAX_LENGTH, _MAX_BITS = 32, 8, 1 << 40, 256
 _TYPES = {np.dtype(name).newbyteorder("<").str: np.dtype(name)
           for name in ("b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8")}
 
-#: Errors of a constructor or of a decoder that has been given other values than it expects.
+#: Errors of a constructor or of a decoder for values that it does not expect.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, struct.error)
 
 
@@ -91,16 +90,12 @@ class Within:
 class Registry:
     """Classes of messages, and of the dataclasses in their fields.
 
-    Fields may be None, bool, int, float, str, bytes, arrays of numbers, classes of the registry, and lists, tuples
-    and dictionaries of these; keys may be of any kind that can be one. A field that is annotated ``Any`` takes all of
-    them. ``Annotated`` has :class:`Dimensions` or :class:`Within`.
+    Classes are frozen dataclasses with different names. Fields may be None, bool, int, float, str, bytes, arrays of
+    numbers, classes of the registry, and lists, tuples and dictionaries of these; keys may be of any kind that can be
+    one. A field that is annotated ``Any`` takes all of them. ``Annotated`` has :class:`Dimensions` or
+    :class:`Within`.
 
     Raises ``TypeError``: a class is not a frozen dataclass, or a field is annotated with something else.
-
-    Parameters
-    ----------
-    classes : type
-        Frozen dataclasses with different names.
     """
 
     def __init__(self, *classes: type) -> None:
@@ -117,10 +112,7 @@ class Registry:
                                     f"messages have, not {hint}")
 
     def encode(self, message: Any) -> bytes:
-        """Bytes of a message.
-
-        Raises ``MessageError`` if the message is of another class, or a value is not of its field's kind.
-        """
+        """Bytes of a message; raises ``MessageError`` if its class, or a value, is of another kind."""
         contents: list[bytes] = []
         if type(message) not in self._fields:
             raise MessageError(f"Message must be of a class of the registry, not {type(message).__name__}")
@@ -132,24 +124,20 @@ class Registry:
         return b"".join([lengths, _CRC.pack(zlib.crc32(body, zlib.crc32(lengths))), body])
 
     def decode(self, frame: bytes | bytearray | memoryview) -> Any:
-        """The message of a whole frame.
-
-        Raises ``MessageError`` if the bytes are not a frame, or the frame has no message of the registry.
-        """
+        """The message of a whole frame; raises ``MessageError`` if it has none of the registry."""
         view = memoryview(frame)
         length = length_of(view)
         if length != len(view):
             raise MessageError(f"Frame must have the {length} bytes that its head names, not {len(view):,}")
         _, _, _, header, _ = _LENGTHS.unpack(view[:_LENGTHS.size])
-        crc, = _CRC.unpack(view[_LENGTHS.size:HEAD])
-        if crc != zlib.crc32(view[HEAD:], zlib.crc32(view[:_LENGTHS.size])):
+        if _CRC.unpack(view[_LENGTHS.size:HEAD])[0] != zlib.crc32(view[HEAD:], zlib.crc32(view[:_LENGTHS.size])):
             raise MessageError("Frame must have the CRC of its bytes: it was damaged")
         try:
             text = json.loads(bytes(view[HEAD:HEAD + header]).decode(), parse_int=_integer, parse_float=_refuse,
                               parse_constant=_refuse)
             reader = _Reader(view[HEAD + header:])
             message = self._unpack(text, reader, 0)
-            if type(message) not in self._fields or reader.left:
+            if type(message) not in self._fields or reader.view:
                 raise ValueError("one message and its contents")
         except MessageError:
             raise
@@ -161,33 +149,36 @@ class Registry:
         """A value as JSON; arrays and ``bytes`` are added to ``contents``."""
         if depth > _MAX_DEPTH:
             raise MessageError(f"Values of a message must be nested at most {_MAX_DEPTH} times")
-        simple, result = _pack_simple(value, contents)
-        if simple:
-            return result
+
+        def packed(items: Iterable[Any]) -> list[Any]:
+            return [self._pack(item, contents, depth + 1) for item in items]
+
         if isinstance(value, list):
-            return [self._pack(item, contents, depth + 1) for item in value]
+            return packed(value)
         if isinstance(value, tuple):
-            return {"tuple": [self._pack(item, contents, depth + 1) for item in value]}
+            return {"tuple": packed(value)}
         if isinstance(value, dict):
-            return {"dict": [[self._pack(key, contents, depth + 1), self._pack(item, contents, depth + 1)]
-                             for key, item in value.items()]}
+            return {"dict": [packed(pair) for pair in value.items()]}
         if type(value) in self._fields:
             fields = {name: getattr(value, name) for name in self._fields[type(value)]}
             self._check(type(value), fields)
-            return {"class": type(value).__name__,
-                    "fields": {name: self._pack(item, contents, depth + 1) for name, item in fields.items()}}
-        raise MessageError(f"Values of a message must be of the kinds that it can have, not {type(value).__name__}")
+            return {"class": type(value).__name__, "fields": dict(zip(fields, packed(fields.values()), strict=True))}
+        return _pack_simple(value, contents)
 
     def _unpack(self, value: Any, reader: "_Reader", depth: int) -> Any:
         if depth > _MAX_DEPTH:
             raise MessageError(f"Values of a message must be nested at most {_MAX_DEPTH} times")
+
+        def unpacked(items: Iterable[Any]) -> list[Any]:
+            return [self._unpack(item, reader, depth + 1) for item in items]
+
         if isinstance(value, list):
-            return [self._unpack(item, reader, depth + 1) for item in value]
+            return unpacked(value)
         if not isinstance(value, dict):
             return value
         if value.keys() == {"class", "fields"}:
             kind = self._classes[value["class"]]
-            fields = {name: self._unpack(item, reader, depth + 1) for name, item in value["fields"].items()}
+            fields = dict(zip(value["fields"], unpacked(value["fields"].values()), strict=True))
             self._check(kind, fields)
             return kind(**fields)
         (tag, inner), = value.items()
@@ -196,10 +187,10 @@ class Registry:
         if type(inner) is not list:
             raise ValueError(f"{tag} of items")
         if tag == "tuple":
-            return tuple(self._unpack(item, reader, depth + 1) for item in inner)
+            return tuple(unpacked(inner))
         if tag != "dict":
             raise ValueError(f"kind {tag!r}")
-        pairs = [(self._unpack(key, reader, depth + 1), self._unpack(item, reader, depth + 1)) for key, item in inner]
+        pairs = [unpacked(pair) for pair in inner]
         result = dict(pairs)
         if len(result) != len(pairs):
             raise ValueError("keys of a dictionary")
@@ -238,16 +229,12 @@ class _Reader:
     """Contents of a message, in order."""
 
     def __init__(self, view: memoryview) -> None:
-        self._view = view
-
-    @property
-    def left(self) -> int:
-        return len(self._view)
+        self.view = view
 
     def take(self, length: int) -> memoryview:
-        if type(length) is not int or not 0 <= length <= len(self._view):
+        if type(length) is not int or not 0 <= length <= len(self.view):
             raise ValueError("length of contents")
-        result, self._view = self._view[:length], self._view[length:]
+        result, self.view = self.view[:length], self.view[length:]
         return result
 
 
@@ -259,15 +246,6 @@ def _integer(text: str) -> int:
 
 def _refuse(text: str) -> Any:
     raise ValueError("number of JSON")
-
-
-def _float(text: Any, reader: _Reader) -> float:
-    number, = struct.unpack(">d", bytes.fromhex(text))
-    return float(number)
-
-
-def _bytes(length: Any, reader: _Reader) -> bytes:
-    return bytes(reader.take(length))
 
 
 def _array(description: Any, reader: _Reader) -> Any:
@@ -283,32 +261,34 @@ def _array(description: Any, reader: _Reader) -> Any:
 
 
 #: Decoders of simple values, by their tags.
-_SIMPLE: dict[str, Callable[[Any, _Reader], Any]] = {"float": _float, "bytes": _bytes, "array": _array}
+_SIMPLE: dict[str, Callable[[Any, _Reader], Any]] = {
+    "float": lambda text, reader: struct.unpack(">d", bytes.fromhex(text))[0],
+    "bytes": lambda length, reader: bytes(reader.take(length)), "array": _array}
 
 
-def _pack_simple(value: Any, contents: list[bytes]) -> tuple[bool, Any]:
-    """Whether a value has no other values in it, and then its JSON."""
+def _pack_simple(value: Any, contents: list[bytes]) -> Any:
+    """A value that has no other values in it as JSON."""
     if value is None or isinstance(value, bool | str):
-        return True, value
+        return value
     if isinstance(value, np.bool_):
-        return True, bool(value)
+        return bool(value)
     if isinstance(value, int | np.integer):
         if int(value).bit_length() > _MAX_BITS:
             raise MessageError(f"Integers of a message must have at most {_MAX_BITS} bits")
-        return True, int(value)
+        return int(value)
     if isinstance(value, float | np.floating):
-        return True, {"float": struct.pack(">d", float(value)).hex()}
+        return {"float": struct.pack(">d", float(value)).hex()}
     if isinstance(value, bytes | bytearray | memoryview):
         contents.append(bytes(value))
-        return True, {"bytes": len(contents[-1])}
+        return {"bytes": len(contents[-1])}
     if isinstance(value, np.ndarray):
         little = value.dtype.newbyteorder("<").str
         if little not in _TYPES or value.ndim > _MAX_DIMENSIONS:
             raise MessageError(f"Arrays of a message must have numbers in at most {_MAX_DIMENSIONS} dimensions, not "
                                f"{value.dtype} in {value.ndim}")
         contents.append(np.asarray(value, value.dtype.newbyteorder("<")).tobytes())
-        return True, {"array": [little, list(value.shape)]}
-    return False, None
+        return {"array": [little, list(value.shape)]}
+    raise MessageError(f"Values of a message must be of the kinds that it can have, not {type(value).__name__}")
 
 
 def _supported(hint: Any) -> bool:

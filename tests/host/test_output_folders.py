@@ -96,7 +96,7 @@ def test_previous(run, folder, monkeypatch, name):
 
 def test_memory_continues(run, folder, monkeypatch):
     """Parts of memory.json that are there are not computed again."""
-    from host.labs.memory import report as memory
+    from host.labs.memory import lab as memory
 
     monkeypatch.setattr(memory.Parts, "complete", lambda self: iter(()))
     monkeypatch.setattr(output, "_put_away", lambda folder, files, keep: sys.exit(f"{files} {keep}"))

@@ -6,9 +6,10 @@ import numpy as np
 
 from hdl.control.protocol import Operation
 from host.driver.command import Command
+from host.features.compute.instructions import node_engine
 from host.transports.golden.nodes import GoldenNodes
 from host.transports.golden.part import Ended, GoldenPart, LocalOperation
-from sim.golden.features.compute.compute import Engine, spaces
+from sim.golden.features.compute.compute import spaces
 from sim.golden.features.compute.row_owners import RowOwners
 
 __all__ = ["GoldenCompute"]
@@ -20,9 +21,7 @@ class GoldenCompute(GoldenPart):
     def __init__(self, nodes: GoldenNodes):
         config, compute = nodes.config, nodes.config.compute
         self._nodes, self._lanes = nodes, config.lanes
-        self._engine = nodes.engine = Engine(
-            rows=compute.rows, lanes=config.lanes, operands=compute.operands, centroids=compute.codebook,
-            scale_mask=compute.scale_mask, sequences=compute.sequences)
+        self._engine = nodes.engine = node_engine(config)
         self._owners = [RowOwners(compute.activations // config.lanes) if compute.buffer_tags else None
                         for _ in range(nodes.nodes)]
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.config import NodeConfig
 from hdl.features.compute.engine import BLOCKS
 from hdl.features.compute.feature import FP32
 from hdl.features.compute.layer_list import BASE_BITS, INSTRUCTION_WORDS, OWNER_BITS, Kind, Place, gemm_layout
 from hdl.features.compute.operands import OPERANDS, ScalarOperands
 from hdl.group import GROUP
-from host.features.compute.memory.plan import Plan, Room
+from host.features.compute.memory.plan import Room
 from sim.golden.features.compute import gemm, gemm_factors
 from sim.golden.features.compute.compute import Engine, pack
 from sim.golden.features.compute.gemm import GemmJob
@@ -23,31 +24,26 @@ from sim.golden.features.compute.gemm_cycles import GemmCycles
 from sim.golden.features.compute.gemm_estimate import bound
 
 __all__ = ["ADDRESSES", "FACTORS", "Array", "Buffers", "Factors", "Matrix", "Products", "Words", "at", "best_factors",
-           "ended", "numbered", "up"]
+           "ended", "node_engine", "numbered", "up", "with_strides"]
 
-#: Fields of an instruction, and of a job, that say how its product is cut.
+#: Fields of an instruction, and of a job, that cut its product into tiles.
 FACTORS = ("tile", "row_tiles", "column_tiles", "rounds", "order")
 
-
-#: Terms per unit of the largest product that is modelled cycle by cycle; candidates that are compared beyond that.
-_MODELLED = 1 << 14
-_COMPARED = 8
+#: Terms per unit of the largest product that is modelled cycle by cycle; candidates that are compared beyond it.
+_MODELLED, _COMPARED = 1 << 14, 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Array:
     """Array of multiply-accumulate units, and its panels."""
 
-    #: Rows of the array, and its columns, which are the elements of a memory row as well.
     rows: int
-    lanes: int
-    #: Blocks of a panel.
-    blocks: int = BLOCKS
-    #: Format of operands.
-    operands: str = FP32
+    lanes: int  # columns, and elements of a memory row
+    blocks: int = BLOCKS  # of a panel
+    operands: str = FP32  # format of operands
 
     def engine(self, **options: Any) -> Engine:
-        """Golden engine with such an array, and further options of an engine."""
+        """Golden engine with the array, and further options of an engine."""
         return Engine(rows=self.rows, lanes=self.lanes, blocks=self.blocks, operands=self.operands, **options)
 
     @property
@@ -56,6 +52,13 @@ class Array:
         form = OPERANDS[self.operands]
         product = {"product": form.product_latency(4)} if isinstance(form, ScalarOperands) else {}
         return GemmCycles(rows=self.rows, lanes=self.lanes, blocks=self.blocks, operands=self.operands, **product)
+
+
+def node_engine(config: NodeConfig) -> Engine:
+    """Golden engine of a node."""
+    compute = config.compute
+    return Engine(rows=compute.rows, lanes=config.lanes, operands=compute.operands, centroids=compute.codebook,
+                  scale_mask=compute.scale_mask, sequences=compute.sequences)
 
 
 @functools.cache
@@ -72,12 +75,10 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
         Whether the memory has the transposed matrix.
     ones : bool
         Whether A is of ones, which are not read.
-    starts : bool
-        Whether sums begin with numbers of memory.
+    starts, resumes : bool
+        Whether sums begin with numbers of memory, and whether these are a matrix, not one row for all rows.
     gated : bool
         Whether a matrix of the shape of the product is read as well.
-    resumes : bool
-        Whether those numbers are a matrix of the shape of the product, and not one row for all rows.
     """
     m, k, n = sizes
     memory = gemm.Matrix(Place.ACTIVATIONS, 0, -(-max(sizes) // array.lanes))
@@ -91,14 +92,14 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
 
 
 def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:
-    """Job whose factors take the fewest cycles by a bound, among those with the fewest beats."""
+    """Job with the factors that take the fewest cycles by a bound, among a few with the fewest beats."""
     few = heapq.nsmallest(_COMPARED, gemm_factors.candidates(model, job),
-                          key=lambda found: model.loops.cycles(found.loops))
-    return min(few, key=lambda found: bound(model, found))
+                          key=lambda one: model.loops.cycles(one.loops))
+    return min(few, key=functools.partial(bound, model))
 
 
 Words = npt.NDArray[np.uint32]
-#: Gives the factors of a product, as :func:`host.features.compute.instructions.best_factors` does.
+#: Gives the factors of a product, as :func:`best_factors` does.
 Factors = Callable[..., Mapping[str, int]]
 #: Operand, and its stride.
 Matrix = tuple[dict[str, int], int]
@@ -121,8 +122,7 @@ def at(place: Place, base: int, *, relative: bool = False, owner: int = 0) -> di
 
 
 def numbered(position: int) -> int:
-    """Number of the buffer at a position, from 1 on; buffers beyond the largest number have 0, and are not
-    compared."""
+    """Number of the buffer at a position, from 1 on; after the largest number 0, which is not compared."""
     return position + 1 if position + 1 < 1 << OWNER_BITS else 0
 
 
@@ -132,12 +132,18 @@ def ended(instructions: Sequence[Words]) -> Words:
     return np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)])
 
 
-class Buffers:
-    """Buffers of activations, each of which has a place from its first use on, and a number in their order."""
+def with_strides(operands: Mapping[str, Matrix]) -> dict[str, Any]:
+    """Fields of operands, and of their strides."""
+    return {field: value for name, (operand, stride) in operands.items()
+            for field, value in ((name, operand), (f"stride_{name}", stride))}
 
-    def __init__(self, lanes: int, plan: Plan | None):
+
+class Buffers:
+    """Buffers of activations: each has a place from its first use on, by default after the last, and a number."""
+
+    def __init__(self, lanes: int, places: Mapping[str, int] | None):
         self._lanes = lanes
-        self._plan = plan
+        self._places = places
         self._strides: dict[str, int] = {}
         self._owners: dict[str, int] = {}
         self.rooms: dict[str, Room] = {}
@@ -147,9 +153,9 @@ class Buffers:
         return max((room.base + room.words for room in self.rooms.values()), default=0)
 
     def new(self, name: str, rows: int, columns: int) -> Matrix:
-        """A new buffer, whose rows are whole memory rows."""
+        """A new buffer, with rows of whole memory rows."""
         stride = up(columns, self._lanes)
-        base = self.end if self._plan is None else self._plan.places[name]
+        base = self.end if self._places is None else self._places[name]
         self.rooms[name] = Room(base, up(rows * stride, GROUP))
         self._strides[name] = stride
         self._owners[name] = numbered(len(self._owners) + 1)
@@ -159,7 +165,7 @@ class Buffers:
         return self.part(name, 0)
 
     def part(self, name: str, offset: int) -> Matrix:
-        """Matrix that begins at an element of a buffer, with the buffer's stride."""
+        """Matrix from an element of a buffer on, with the buffer's stride."""
         return at(Place.ACTIVATIONS, self.rooms[name].base + offset, owner=self._owners[name]), self._strides[name]
 
 
@@ -169,22 +175,19 @@ class Products:
 
     array: Array
     factors: Factors
-    #: Size that factors are chosen for where a product's size is that of the command.
-    length: int
+    length: int  # size in place of the command's length, for the choice of factors
 
     def __call__(self, sizes: tuple[int, int, int], *, a: Matrix, b: Matrix, c: Matrix, start: Matrix | None = None,
                  gate: Matrix | None = None, **options: int) -> Words:
         """A product of m by k and k by n; a size of 0 is the length of the command. Operands come with strides."""
         m, k, n = sizes
-        resumes = start is not None and start[1] > 0
+        resumes = {"resumes": True} if start is not None and start[1] > 0 else {}
         factors = self.factors(
             self.array, (m or self.length, k or self.length, n), transpose_a="transpose_a" in options,
             transpose_b="transpose_b" in options, ones=a[0]["place"] is Place.ONES, starts=start is not None,
-            gated=gate is not None, **({"resumes": True} if resumes else {}))
-        operands = {"a": a, "b": b, "c": c, "start": start, "gate": gate}
-        given = {name: operand for name, operand in operands.items() if operand is not None}
+            gated=gate is not None, **resumes)
+        operands = {"a": a, "b": b, "c": c} | ({} if start is None else {"start": start}) | (
+            {} if gate is None else {"gate": gate})
         return pack(gemm_layout(), {
             "kind": Kind.GEMM, "format": OPERANDS[self.array.operands].code, "m": m, "k": k, "n": n,
-            "gated": int(gate is not None), **options,
-            **factors, **{name: place for name, (place, _) in given.items()},
-            **{f"stride_{name}": stride for name, (_, stride) in given.items()}})
+            "gated": int(gate is not None), **options, **factors, **with_strides(operands)})

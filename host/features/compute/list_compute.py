@@ -12,8 +12,8 @@ from host.driver.devices import Devices
 from host.driver.planned_lists import PlanError, PlannedLists
 from host.driver.results import Cycles, slowest
 from host.driver.ring_memory import RingMemory
+from host.features.compute.instructions import node_engine
 from host.features.compute.memory.plan import ListProgram, Plan
-from sim.golden.features.compute.compute import Engine
 
 __all__ = ["ListCompute", "ListsOutcome"]
 
@@ -23,15 +23,14 @@ class ListsOutcome:
     """End of a list on all nodes that have run it."""
 
     cycles: Cycles  # on the node where it took longest
-    # cycles in which all lanes of a node's unit for centroids have multiplied, added up over the nodes
-    multiplied: int = 0
+    multiplied: int = 0  # cycles in which all lanes of a unit for centroids have multiplied, of all nodes
 
 
 class ListCompute:
     """Lists of layers on nodes that compute.
 
     Lists that are written with a plan of the activation memory (:meth:`write_lists`) must be its program. From then
-    on nodes run only these lists. Raises ``ValueError`` if the nodes have no compute engine.
+    on nodes run only these lists. Raises ``ValueError``: the nodes have no compute engine.
     """
 
     def __init__(self, devices: Devices, memory: RingMemory, commands: CommandQueueing, planned: PlannedLists):
@@ -45,15 +44,11 @@ class ListCompute:
     def write_lists(self, programs: Sequence[ListProgram], plan: Plan) -> None:
         """Write the lists of a pass, or of even and odd passes, to all nodes.
 
-        Raises ``PlanError`` if the lists are not the program of the plan, or nodes have no room for it; nothing is
-        written then.
+        Raises ``PlanError``: they are not the plan's program, or nodes have no room for it; nothing is written then.
         """
         room = self._memory.allocator.room("activations")
         for config, listed in itertools.product(self._devices.configs, programs):
-            compute = config.compute
-            listed.check(plan, Engine(rows=compute.rows, lanes=config.lanes, scale_mask=compute.scale_mask,
-                                       operands=compute.operands, centroids=compute.codebook,
-                                       sequences=compute.sequences))
+            listed.check(plan, node_engine(config))
             if listed.end > room:
                 raise PlanError(f"Memory plan and lists must end within the {room:,} words of a node's activation "
                                 f"memory, not at {listed.end:,}")
@@ -63,7 +58,7 @@ class ListCompute:
 
     def run_layers(self, lists: Sequence[int], lengths: Sequence[int], *, offset: int = 0,
                    patience: int = 0) -> list[ListsOutcome]:
-        """Run lists of layers, one after the other, and wait for them; see docs/compute/layers.md.
+        """Run lists of layers in order, and wait for them; see docs/compute/layers.md.
 
         Raises ``RingError``: a node has refused a list; ``PlanError``: a list is not of the memory plan; nothing runs
         then.

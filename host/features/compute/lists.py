@@ -1,23 +1,21 @@
 """Lists of instructions for the layers of a perceptron, and the places of its activations.
 
 A layer has one list forward and one backward. Forward is Y = bias + X · Wᵀ, each sum from its bias on, with a ReLU
-but behind the last layer, whose list has the cross-entropy as well. Backward are dW = dYᵀ · X, the sums of the
-columns of dY, and, but in the first layer, dX = dY · W, which is +0.0 where X is. Sizes that are the number of
+except after the last layer, whose list has the cross-entropy as well. Backward are dW = dYᵀ · X, the sums of the
+columns of dY, and, except in the first layer, dX = dY · W, which is +0.0 where X is. Sizes that are the number of
 examples are left to the command, so that one list serves batches of all sizes.
 
-The parameters of a layer with a table of centroids are its table and its biases: products with W are those of its
-indices, and the table has gradients in place of W. Indices lie in the activation memory, where the host writes them
-with the lists: lines for the product, and, but in the first layer, lines of the transposed matrix for the gradient of
-its input.
+The parameters of a layer with a codebook are its table and its biases: products with W use its indices, and the table
+has gradients in place of W. The host writes indices with the lists: lines for the product, and, except in the first
+layer, lines of the transposed matrix for the gradient of its input.
 
-In a schedule whose passes overlap, even and odd passes have inputs, labels and lists of their own, a fixed distance
-apart, so that the host can write those of the next pass while this one is under way.
+In a schedule with overlapping passes, even and odd passes have their own inputs, labels and lists, a fixed distance
+apart, so that the host can write the next pass's during a pass.
 
-Gradients lie where the ring looks for them. Activations are rows of whole memory rows, one per example: inputs, the
-output of each layer, and the gradients of outputs; labels and the loss are beside them. Lists are first made with a
-place for each of these buffers; from their instructions follow lifetimes and a plan, by which buffers share places
-(:mod:`host.features.compute.memory.plan`), and the lists are made again. Behind the buffers are indices of centroids
-and the lists.
+Gradients are where the ring expects them. Activations are rows of whole memory rows, one per example: inputs, the
+output of each layer, and the gradients of outputs, with labels and the loss. Lists are first made with a place for
+each of these buffers; from their instructions follow lifetimes and a plan, by which buffers share places
+(:mod:`host.features.compute.memory.plan`), and the lists are made again. Indices and lists follow the buffers.
 """
 
 import dataclasses
@@ -32,26 +30,15 @@ import numpy.typing as npt
 from hdl.features.compute.engine import COLUMNS
 from hdl.features.compute.layer_list import Initial, Kind, Place, VectorProgram, centroid_layout, vector_layout
 from hdl.group import GROUP
-from host.features.compute.instructions import (
-    ADDRESSES,
-    Array,
-    Factors,
-    Products,
-    Words,
-    at,
-    best_factors,
-    ended,
-    numbered,
-    up,
-)
+from host.features.compute import instructions
+from host.features.compute.instructions import ADDRESSES, Array, Factors, Products, Words, at, ended, up
 from host.features.compute.memory.plan import ListProgram, Plan, Room, make_plan
 from host.features.programs.order import Region
 from host.features.programs.schedules import STAGED_FLAG, Copies, Work
 from host.models.layer_shapes import Dense
 from sim.golden.features.compute.compute import pack
 
-__all__ = ["MOST_SIZE", "Activations", "ListCompiler", "Lists", "Shared", "centroid_instruction", "compile_lists",
-           "index_words"]
+__all__ = ["MOST_SIZE", "Activations", "ListCompiler", "Lists", "Shared", "compile_lists"]
 
 #: Largest number of examples, and widest layer.
 MOST_SIZE = 4095
@@ -61,42 +48,29 @@ MOST_SIZE = 4095
 class Shared(Dense):
     """A linear layer with a table, and the place of its parameters in the vector of all."""
 
-    #: Indices of the weights, in shape (outputs, inputs).
-    indices: npt.NDArray[np.integer[Any]]
-    #: Entries of the table.
-    centroids: int
+    indices: npt.NDArray[np.integer[Any]]  # of the weights, in shape (outputs, inputs)
+    centroids: int  # entries of the table
 
     @property
     def length(self) -> int:
         """Table and biases, and zeros up to the next group."""
-        return int(-(-(self.centroids + self.outputs) // GROUP) * GROUP)
+        return up(self.centroids + self.outputs, GROUP)
 
     def multiplications(self, *, backward: bool) -> int:
-        """Additions and multiplications for each example, which a node's unit does one by one for each output."""
+        """Additions and multiplications for each example, which a node's unit does in order for each output."""
         return (self.inputs + 2 * self.centroids) * self.outputs * (2 if backward and self.number > 1 else 1)
 
 
-def index_words(layer: Shared, lanes: int, *, transposed: bool) -> Words:
-    """Words of the indices of a layer, or of its transposed ones, up to the next group."""
+def _packed(layer: Shared, lanes: int, *, transposed: bool) -> Words:
+    """Words of the indices of a layer, or of its transposed ones."""
     from sim.golden.features.codebook_layers.centroid_product import pack_indices
 
-    words = pack_indices(layer.indices.T if transposed else layer.indices, lanes).ravel()
-    return np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)])
-
-
-def centroid_instruction(layer: Shared, lanes: int, *, transposed: bool = False, **fields: Any) -> Words:
-    """A product with the weights of a layer, or with the transposed ones, for all examples of a command; fields are
-    operands and strides of :func:`~hdl.features.compute.layer_list.centroid_layout`, and its flags."""
-    from sim.golden.features.codebook_layers.centroid_product import index_line
-
-    columns, outputs = (layer.outputs, layer.inputs) if transposed else (layer.inputs, layer.outputs)
-    return pack(centroid_layout(), {"kind": Kind.CENTROID, "columns": columns, "outputs": outputs,
-                                    "stride_indices": index_line(columns, lanes), **fields})
+    return pack_indices(layer.indices.T if transposed else layer.indices, lanes).ravel()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Owned(Region):
-    """Region of a buffer whose number its rows carry."""
+    """Region of a buffer, with the number that its rows carry."""
 
     owner: int = dataclasses.field(default=0, kw_only=True)
 
@@ -106,24 +80,19 @@ class Activations:
     """Places in the activation memory, each at a multiple of 32."""
 
     layers: Sequence[Dense]
-    #: Most examples of a command.
-    examples: int
-    #: Elements of a memory row.
-    lanes: int
-    #: Places of the buffers; without, each has a place of its own.
-    plan: Plan | None = None
+    examples: int  # most examples of a command
+    lanes: int  # elements of a memory row
+    bases: Mapping[str, int] | None = None  # places of the buffers by a plan; by default no two buffers share a place
     #: Place and words of each buffer: ``inputs``, ``output`` and ``gradient`` with the number of a layer, ``labels``
     #: and ``loss``.
     rooms: Mapping[str, Room] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        numbered = [(layer.number, self.size(layer.outputs)) for layer in self.layers]
         words = {"inputs": self.size(self.layers[0].inputs),
-                 **{f"output {number}": size for number, size in numbered},
-                 **{f"gradient {number}": size for number, size in numbered},
+                 **{f"{name} {layer.number}": self.size(layer.outputs)
+                    for name in ("output", "gradient") for layer in self.layers},
                  "labels": up(self.examples, GROUP), "loss": GROUP}
-        apart = dict(zip(words, itertools.accumulate(words.values(), initial=0), strict=False))
-        bases = apart if self.plan is None else self.plan.places
+        bases = self.bases or dict(zip(words, itertools.accumulate(words.values(), initial=0), strict=False))
         object.__setattr__(self, "rooms", {name: Room(bases[name], size) for name, size in words.items()})
 
     @property
@@ -142,7 +111,7 @@ class Activations:
 
     @property
     def lists(self) -> int:
-        """What is behind all buffers: indices and lists."""
+        """First element after all buffers: of indices and lists."""
         return max(room.base + room.words for room in self.rooms.values())
 
     def stride(self, width: int) -> int:
@@ -153,14 +122,14 @@ class Activations:
         """Elements of a matrix with a row for each example, up to the next multiple of 32."""
         return up(self.examples * self.stride(width), GROUP)
 
-    def owned(self, name: str) -> dict[str, int]:
-        """Number of a buffer, from 1 on. Lists and what lies with them are the last one."""
-        return {"owner": numbered([*self.rooms, "lists"].index(name))}
+    def owner(self, name: str) -> int:
+        """Number of a buffer, from 1 on. Lists and indices are the last one."""
+        return instructions.numbered([*self.rooms, "lists"].index(name))
 
     def region(self, name: str) -> Region:
         """Region of a buffer."""
         room = self.rooms[name]
-        return _Owned("activations", room.base, room.words, **self.owned(name))
+        return _Owned("activations", room.base, room.words, owner=self.owner(name))
 
     def output(self, number: int) -> Region:
         """Output of a layer; of layer 0, the inputs."""
@@ -176,13 +145,10 @@ class Lists:
     """Lists of a network."""
 
     places: Activations
-    #: Words of all indices and lists, which are written from ``places.lists`` on.
-    words: Words
-    #: Commands of a pass: all layers forward, and backward from the last to the first.
-    commands: list[Work]
-    #: Words of the lists of odd passes, ``distance`` further on; none where passes do not overlap.
-    odd: Words
-    #: Elements by which inputs, labels and lists of odd passes lie further on.
+    words: Words  # words of all indices and lists, which are written from ``places.lists`` on
+    commands: list[Work]  # commands of a pass: all layers forward, and backward from the last to the first
+    odd: Words  # words of the lists of odd passes; none where passes do not overlap
+    #: Elements from inputs, labels and lists of even passes to those of odd ones.
     distance: int
     plan: Plan
 
@@ -192,15 +158,10 @@ class Lists:
         return self.places.lists + len(self.words) + self.distance
 
     @property
-    def line(self) -> str:
-        """The plan in a line."""
-        return self.plan.line
-
-    @property
     def programs(self) -> list[ListProgram]:
         """Lists of all passes, or of even and of odd ones."""
-        further = [(self.words, 0), *([(self.odd, self.distance)] if len(self.odd) else [])]
-        return [_program(words, self.places, self.commands, distance) for words, distance in further]
+        return [_program(words, self.places, self.commands, distance)
+                for words, distance in ((self.words, 0), (self.odd, self.distance)) if len(words)]
 
 
 def _program(words: Words, places: Activations, commands: Sequence[Work], further: int = 0) -> ListProgram:
@@ -211,14 +172,14 @@ def _program(words: Words, places: Activations, commands: Sequence[Work], furthe
 
 
 def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int,
-                  copies: Copies | None = None, factors: Factors = best_factors,
+                  copies: Copies | None = None, factors: Factors = instructions.best_factors,
                   plan: Plan | None = None) -> Lists:
-    """Make the lists of a perceptron, with a ReLU between each two of its layers, whose weights and gradients begin
-    at their ``base`` in both memories; ``PlanError`` if the plan is that of other lists, ``ValueError`` if nodes
-    cannot compute such layers, or have no room for so many examples.
+    """Make the lists of a perceptron with a ReLU between each two of its layers, by a given plan or a new one.
 
-    A node has at most so many examples in a step, and so many elements of the activation memory, of which by default
-    a new plan is made. In a schedule whose passes overlap, some layers have two copies of their weights.
+    Weights and gradients of layers are at their ``base`` in both memories. A node has at most ``examples`` examples
+    in a step, and ``words`` elements of its activation memory. In a schedule with overlapping passes, some layers
+    have two copies of their weights. Raises ``PlanError``: the plan is not of these lists; ``ValueError``: nodes
+    cannot compute such layers, or have no room for the examples.
     """
     _check_layers(layers, examples=examples, lanes=array.lanes)
     factors = functools.cache(factors)
@@ -232,7 +193,7 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
     if plan is None:
         plan = make_plan(profile)
     plan.check(profile)
-    places = dataclasses.replace(apart, plan=plan)
+    places = dataclasses.replace(apart, bases=plan.places)
     copies = copies or Copies()
     even, *others = (_compiled(array, places, copies, odd, factors) for odd in ((0, 1) if copies.distance else (0,)))
     used = places.lists + sum(map(len, even.words))
@@ -249,17 +210,17 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
 
 def _check_layers(layers: Sequence[Dense], *, examples: int, lanes: int) -> None:
     """Raise ``ValueError`` unless nodes that compute can have such layers."""
-    for width in [layer.inputs for layer in layers]:
-        if width % lanes:
+    for layer in layers:
+        if layer.inputs % lanes:
             raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of nodes "
-                             f"that compute, not {width}")
+                             f"that compute, not {layer.inputs}")
     widest = max(examples, *(max(layer.inputs, layer.outputs) for layer in layers))
     if widest > MOST_SIZE:
         raise ValueError(f"Layers and examples of nodes that compute must be at most {MOST_SIZE:,}, not {widest:,}")
-    for centroids in [layer.centroids for layer in layers if isinstance(layer, Shared)]:
-        if centroids % lanes:
+    for layer in layers:
+        if isinstance(layer, Shared) and layer.centroids % lanes:
             raise ValueError(f"Centroids of a table must be a multiple of the {lanes} lanes of nodes that compute, "
-                             f"not {centroids}")
+                             f"not {layer.centroids}")
     if layers[-1].outputs > COLUMNS:
         raise ValueError(f"Outputs of the last layer must be at most {COLUMNS} on nodes that compute, not "
                          f"{layers[-1].outputs:,}")
@@ -274,8 +235,7 @@ def _no_room(places: Activations, words: int, end: int) -> ValueError:
         f"and its gradients")
 
 
-def _compiled(array: Array, places: Activations, copies: Copies, odd: int,
-              factors: Factors) -> "ListCompiler":
+def _compiled(array: Array, places: Activations, copies: Copies, odd: int, factors: Factors) -> "ListCompiler":
     """All lists of even passes (0) or of odd ones (1)."""
     compiler = ListCompiler(array=array, places=places, copies=copies, odd=odd, factors=factors)
     for layer in places.layers:
@@ -286,29 +246,25 @@ def _compiled(array: Array, places: Activations, copies: Copies, odd: int,
 
 
 class ListCompiler:
-    """Lists of even passes (0) or of odd ones (1), one behind the other; they lie behind the buffers."""
+    """Lists of even passes (0) or of odd ones (1), in order; they follow the buffers of the first places."""
 
-    def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int,
-                 factors: Factors):
+    def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int, factors: Factors):
         self._array = array
         self._product = Products(array=array, factors=factors, length=places.examples)
-        self._places = places
+        self.places = places  # may change from list to list
         self._base = places.lists
         self._copies = copies
         self._odd = odd
         self._count = len(places.layers)
         self.words: list[Words] = []
         self.commands: list[Work] = []
-        shared = [layer for layer in places.layers if isinstance(layer, Shared)]
-        self._indices = {(layer.number, transposed): self._add(index_words(layer, array.lanes, transposed=transposed))
-                         for layer in shared for transposed in (False, True) if layer.number > 1 or not transposed}
-
-    def move(self, places: Activations) -> None:
-        """Have buffers of further lists at other places. Lists lie where they did."""
-        self._places = places
+        self._indices = {
+            (layer.number, transposed): self._add(_packed(layer, array.lanes, transposed=transposed))
+            for layer in places.layers if isinstance(layer, Shared)
+            for transposed in (False, True) if layer.number > 1 or not transposed}
 
     def _in(self, region: Region, offset: int = 0) -> dict[str, int]:
-        """Operand that lies in a region of activations or weights, in the passes of these lists."""
+        """Operand in a region of activations or weights, in the passes of these lists."""
         place = Place.WEIGHTS if region.space == "weights" else Place.ACTIVATIONS
         return at(place, region.base + self._odd * region.alternate + offset, owner=getattr(region, "owner", 0))
 
@@ -318,17 +274,18 @@ class ListCompiler:
 
     def _output(self, number: int) -> Region:
         """Output of a layer; of layer 0, the inputs."""
-        return self._places.output(number) if number else self._given(self._places.output(0))
+        region = self.places.output(number)
+        return region if number else self._given(region)
 
     def _add(self, words: Words) -> Region:
-        """Add words behind those that there are; return their region."""
+        """Add words, and zeros up to the next group; return their region."""
         base = self._base + sum(map(len, self.words))
-        self.words.append(words)
-        return self._given(_Owned("activations", base, len(words), **self._places.owned("lists")))
+        self.words.append(np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)]))
+        return self._given(_Owned("activations", base, len(self.words[-1]), owner=self.places.owner("lists")))
 
     def forward(self, layer: Dense) -> None:
-        """Add the list of a layer's output, and of the loss behind the last layer."""
-        places, last = self._places, layer.number == self._count
+        """Add the list of a layer's output, and of the loss after the last layer."""
+        places, last = self.places, layer.number == self._count
         x, y, weights = self._output(layer.number - 1), places.output(layer.number), self._copies.weights(layer)
         stride = places.stride(layer.outputs)
         reads, writes = [x, weights], [y]
@@ -344,18 +301,18 @@ class ListCompiler:
         if last:
             gradient = places.gradient(layer.number)
             labels = self._given(places.region("labels"))
+            operands = {"source": (self._in(y), stride), "target": (self._in(gradient), stride),
+                        "labels": (self._in(labels), 1)}
             listed.append(pack(vector_layout(), {
                 "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": layer.outputs,
-                "source": self._in(y), "stride_source": stride, "labels": self._in(labels), "stride_labels": 1,
-                "target": self._in(gradient), "stride_target": stride,
-                "loss": self._in(places.region("loss"))}))
+                "loss": self._in(places.region("loss")), **instructions.with_strides(operands)}))
             reads.append(labels)
             writes += [gradient, places.region("loss")]
         self._command("forward", layer, listed, reads, writes)
 
     def backward(self, layer: Dense) -> None:
-        """Add the list of a layer's gradients, and of those of its input."""
-        places = self._places
+        """Add the list of a layer's gradients, and of its input's."""
+        places = self.places
         x, upstream = self._output(layer.number - 1), places.gradient(layer.number)
         stride, inward = places.stride(layer.outputs), places.stride(layer.inputs)
         given = self._in(upstream), stride
@@ -385,26 +342,30 @@ class ListCompiler:
         self._command("backward", layer, listed, reads, writes)
 
     def _centroids(self, layer: Shared, reads: list[Region], *, transposed: bool = False, **given: Any) -> Words:
-        """A product with the indices of a layer, which are read; operands come with their strides."""
+        """A product with the indices of a layer, or transposed ones, for all examples of a command.
+
+        Indices are added to ``reads``. Fields are flags of :func:`~hdl.features.compute.layer_list.centroid_layout`,
+        its table, and operands with their strides.
+        """
+        from sim.golden.features.codebook_layers.centroid_product import index_line
+
         indices = self._indices[layer.number, transposed]
         if indices not in reads:
             reads.append(indices)
-        fields: dict[str, Any] = {"indices": self._in(indices)}
-        for name, value in given.items():
-            fields |= ({name: value[0], f"stride_{name}": value[1]} if isinstance(value, tuple) else {name: value})
-        return centroid_instruction(layer, self._array.lanes, transposed=transposed, **fields)
+        columns, outputs = (layer.outputs, layer.inputs) if transposed else (layer.inputs, layer.outputs)
+        operands = {name: value for name, value in given.items() if isinstance(value, tuple)}
+        operands["indices"] = self._in(indices), index_line(columns, self._array.lanes)
+        return pack(centroid_layout(), {"kind": Kind.CENTROID, "columns": columns, "outputs": outputs, **given,
+                                        **instructions.with_strides(operands)})
 
     def _command(self, name: str, layer: Dense, listed: list[Words], reads: list[Region],
                  writes: list[Region]) -> None:
         region = self._add(ended(listed))
-        reads = [*reads, region]
-        fields = {"weight_base": region.base, **self._copies.fields(layer), **self._passes(name, layer)}
-        self.commands.append(Work(name=f"{name} {layer.number}", operation="LAYERS", reads=reads, writes=writes,
-                                  multiplications=layer.multiplications(backward=name == "backward"), fields=fields))
-
-    def _passes(self, name: str, layer: Dense) -> dict[str, int]:
-        """Fields of commands in a schedule whose passes overlap."""
-        if not self._copies.distance:
-            return {}
-        first = name == "forward" and layer.number == 1  # waits for its inputs
-        return {"alternate": 1, **({"wait": STAGED_FLAG} if first else {})}
+        fields = {"weight_base": region.base, **self._copies.fields(layer)}
+        if self._copies.distance:
+            fields["alternate"] = 1
+            if name == "forward" and layer.number == 1:  # waits for its inputs
+                fields["wait"] = STAGED_FLAG
+        self.commands.append(Work(
+            name=f"{name} {layer.number}", operation="LAYERS", reads=[*reads, region], writes=writes, fields=fields,
+            multiplications=layer.multiplications(backward=name == "backward")))

@@ -1,20 +1,18 @@
 """Lists of instructions for the text model (:mod:`host.models.transformer`), one sequence at a time, or more.
 
-Sequences that are run together are a group, whose rows lie one below the other: a product of all is one instruction,
-and its sums are in the order of sequences one by one. A group is run by the lists of ``forward``, which end with the
-cross-entropy, and by those of ``first`` or ``further``: backward for the first group of a node's share, which begins
-the gradients, and for each other one, which adds to them. All rows of the context are computed. Those behind the end
-of a sequence have character 0 and the label PADDING, by which the rows of their gradients are zeros.
+Sequences that are run together are a group, with rows one below the other: a product of all is one instruction, and
+its sums are in the order of single sequences. A group is run by the lists of ``forward``, which end with the
+cross-entropy, and of ``first`` or ``further``: backward for the first group of a node's share, which begins the
+gradients, and for each other group, which adds to them. All rows of the context are computed. Rows after the end of a
+sequence have character 0 and the label PADDING, by which the rows of their gradients are zeros.
 
-Tokens, labels and the loss of each sequence lie behind the lists, and are addressed by ``state_base`` of the command:
-one list serves all groups. Buffers of a group are planned from the instructions, as those of a perceptron are
-(:mod:`host.features.compute.lists`). For row owners what lies behind the lists has number 1, and buffers those from 2
-on.
+Tokens, labels and the loss of each sequence follow the lists, and are addressed by ``state_base`` of the command: one
+list serves all groups. Buffers of a group are planned from the instructions, like a perceptron's
+(:mod:`host.features.compute.lists`). Tokens, labels and losses have the buffer tag 1, and buffers the tags from 2 on.
 
-:class:`TextOperations` takes lists apart: the buffers that each instruction touches, and its words at other places.
-The words of the lists alone say what they do. Instructions that touch no buffer, as that which clears gradients,
-belong to the next one that does: so both lists of backward have the same operations. :class:`ListCycles` has their
-cycles.
+:class:`TextOperations` takes the words of lists apart: the buffers that each instruction touches, and its words at
+other places. Instructions that touch no buffer, as the one which clears gradients, belong to the next one that does:
+so both lists of backward have the same operations. :class:`ListCycles` has their cycles.
 """
 
 import dataclasses
@@ -27,43 +25,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.features.compute import layer_list
 from hdl.features.compute.engine import COLUMNS
-from hdl.features.compute.layer_list import (
-    BASE_BITS,
-    INSTRUCTION_WORDS,
-    MOST_INSTRUCTIONS,
-    OWNER_BITS,
-    Initial,
-    Kind,
-    Place,
-    RowFunction,
-    VectorProgram,
-    gemm_layout,
-    operand_layout,
-    row_layout,
-    vector_layout,
-)
+from hdl.features.compute.layer_list import BASE_BITS, OWNER_BITS, Initial, Kind, Place, RowFunction, VectorProgram
 from hdl.features.compute.memory_access import MemoryAccess
 from hdl.group import GROUP
-from host.features.compute.instructions import (
-    Array,
-    Buffers,
-    Matrix,
-    Products,
-    Words,
-    at,
-    best_factors,
-    ended,
-    numbered,
-    up,
-)
+from host.features.compute import instructions
+from host.features.compute.instructions import Array, Buffers, Factors, Matrix, Products, Words, at, numbered, up
 from host.features.compute.memory.chain import AGAIN, Chain, Saved
-from host.features.compute.memory.plan import ListProgram, Plan, Room, make_plan, rooms_of
+from host.features.compute.memory.plan import ListProgram, Plan, make_plan, rooms_of
 from host.models.layers import ALTERNATIVE, EPSILON
 from host.models.transformer import Transformer, TransformerConfig
-from sim.golden.features.compute import gemm, layer_list, row_unit
+from sim.golden.features.compute import gemm, row_unit
 from sim.golden.features.compute.compute import Centroid, Engine, Gemm, Instruction, Operand, Vector, pack, sources
 from sim.golden.features.compute.gemm import GemmJob
+from sim.golden.features.compute.layer_list import command_cycles, job
 from sim.golden.features.compute.row_cycles import RowCycles
 from sim.golden.features.compute.vector_cycles import VectorCycles
 
@@ -74,33 +50,31 @@ def _bits(number: float) -> int:
     return int(np.float32(number).view(np.uint32))
 
 
+def _stride(context: int) -> int:
+    """Elements from one sequence's tokens to the next."""
+    return up(2 * context + 1, GROUP)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TextLists:
     """Lists of the text model."""
 
-    #: All lists, and zeros in the place of the sequences' tokens, labels and losses.
-    words: Words
-    #: Address of the first list.
-    base: int
-    #: Addresses of lists: forward and losses; and backward, of a share's first group and of the others.
+    words: Words  # all lists, and zeros for the sequences' tokens, labels and losses
+    base: int  # address of the first list
+    #: Addresses of lists: forward and losses; and backward, of a share's first group and of the rest.
     forward: tuple[int, ...]
     first: tuple[int, ...]
     further: tuple[int, ...]
-    #: Address of the first sequence's tokens; labels and the loss are behind them.
-    data: int
-    #: Tokens, and labels, of a sequence.
-    context: int
-    #: Most sequences of a share.
-    sequences: int
-    #: Sequences of a group.
-    together: int
+    data: int  # address of the first sequence's tokens, which labels and the loss follow
+    context: int  # tokens, and labels, of a sequence
+    sequences: int  # most sequences of a share
+    together: int  # sequences of a group
     plan: Plan
-    #: Multiply-adds of a sequence, but for sums of columns.
-    multiplications: int
+    multiplications: int  # multiply-adds of a sequence, without sums of columns
 
     @property
     def stride(self) -> int:
-        """Elements from one sequence's tokens to those of the next."""
+        """Elements from one sequence's tokens to the next."""
         return _stride(self.context)
 
     @property
@@ -116,12 +90,8 @@ class TextLists:
                 for backward in (self.first, self.further)]
 
 
-def _stride(context: int) -> int:
-    return up(2 * context + 1, GROUP)
-
-
 class _Compiler:
-    """Instructions of a group, one behind the other."""
+    """Instructions of a group, in order."""
 
     def __init__(self, config: TransformerConfig, *, together: int, buffers: Buffers, product: Products, data: int,
                  further: bool, scaled_again: bool):
@@ -146,12 +116,12 @@ class _Compiler:
         return at(Place.WEIGHTS, int(numbers.flat[0])), numbers.shape[1] if numbers.ndim > 1 else 0
 
     def _gradient(self, layer: str, name: str) -> Matrix:
-        """Gradient of parameters; that of a vector is one row."""
+        """Gradient of parameters; a vector's is one row."""
         numbers = self._numbers[layer][name]
         return at(Place.GRADIENTS, int(numbers.flat[0])), numbers.shape[-1]
 
     def _given(self, sequence: int, offset: int = 0) -> dict[str, int]:
-        """Operand that lies so many elements behind the begin of a sequence's tokens."""
+        """Operand at an offset from the first of a sequence's tokens."""
         base = self._data + sequence * _stride(self._config.context) + offset
         return at(Place.ACTIVATIONS, base, relative=True, owner=numbered(0))
 
@@ -159,13 +129,20 @@ class _Compiler:
 
     def _row(self, function: RowFunction, rows: int, columns: int, *, count: int = 0, factor: float = 0,
              epsilon: float = 0, **operands: Matrix) -> None:
-        """Add a function of rows, whose operands come with strides."""
-        fields: dict[str, Any] = {name: operand for name, (operand, _) in operands.items()}
-        fields |= {f"stride_{name}": stride for name, (_, stride) in operands.items()
-                   if name not in ("scale", "shift", "deviation")}
-        self.listed.append(pack(row_layout(), {
+        """Add a function of rows."""
+        fields = instructions.with_strides(operands)
+        for name in ("scale", "shift", "deviation"):  # vectors
+            fields.pop(f"stride_{name}", None)
+        self.listed.append(pack(layer_list.row_layout(), {
             "kind": Kind.ROWS, "function": function, "started": int("start" in operands), "rows": rows,
             "columns": columns, "count": count, "factor": _bits(factor), "epsilon": _bits(epsilon), **fields}))
+
+    def _vector(self, function: VectorProgram, rows: int, columns: int, **operands: Matrix) -> None:
+        """Add a function of the vector unit."""
+        fields = instructions.with_strides(operands)
+        fields.pop("stride_loss", None)
+        self.listed.append(pack(layer_list.vector_layout(), {
+            "kind": Kind.VECTOR, "function": function, "rows": rows, "columns": columns, **fields}))
 
     def _multiply(self, sizes: tuple[int, int, int], **options: Any) -> None:
         """Add a product."""
@@ -177,7 +154,7 @@ class _Compiler:
         self._multiply(sizes, c=c, **more, **options)
 
     def _sums(self, x: Matrix, columns: int, layer: str, name: str) -> None:
-        """Add the sums of the columns of a matrix, which are the gradient of a vector."""
+        """Add the sums of the columns of a matrix: the gradient of a vector."""
         self._accumulate((1, self._rows, columns), a=(at(Place.ONES, 0), 0), b=x, c=self._gradient(layer, name))
 
     def forward(self) -> None:
@@ -199,24 +176,21 @@ class _Compiler:
         self._linear("output", "scaled norm")
         buffers.new("d output", rows, config.characters)
         for sequence in self._sequences:
-            source, stride = self._part("output", (sequence, 0))
-            target, _ = self._part("d output", (sequence, 0))
-            self.listed.append(pack(vector_layout(), {
-                "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": config.context,
-                "columns": config.characters, "source": source, "stride_source": stride,
-                "labels": self._given(sequence, config.context), "stride_labels": 1, "target": target,
-                "stride_target": stride, "loss": self._given(sequence, 2 * config.context)}))
+            self._vector(VectorProgram.CROSS_ENTROPY, config.context, config.characters,
+                         source=self._part("output", (sequence, 0)), target=self._part("d output", (sequence, 0)),
+                         labels=(self._given(sequence, config.context), 1),
+                         loss=(self._given(sequence, 2 * config.context), 0))
 
     def _norm(self, name: str, *, x: str, start: str | None = None, third: str | None = None) -> None:
         """Add a layer norm, of a sum that is kept if there is a ``start``."""
         rows, width, buffers = self._rows, self._config.width, self._buffers
-        found: dict[str, Any] = {"x": buffers[x], "deviation": buffers.new(f"deviation {name}", 1, rows),
-                 "second": buffers.new(f"normal {name}", rows, width),
-                 "target": buffers.new(f"scaled {name}", rows, width)}
+        operands: dict[str, Any] = {"x": buffers[x], "deviation": buffers.new(f"deviation {name}", 1, rows),
+                    "second": buffers.new(f"normal {name}", rows, width),
+                    "target": buffers.new(f"scaled {name}", rows, width), "scale": self._weights(name, "scale"),
+                    "shift": self._weights(name, "shift")}
         if start is not None and third is not None:
-            found |= {"start": buffers[start], "third": buffers.new(third, rows, width)}
-        self._row(RowFunction.NORM, rows, width, scale=self._weights(name, "scale"), epsilon=EPSILON,
-                  shift=self._weights(name, "shift"), factor=1 / width, **found)
+            operands |= {"start": buffers[start], "third": buffers.new(third, rows, width)}
+        self._row(RowFunction.NORM, rows, width, epsilon=EPSILON, factor=1 / width, **operands)
 
     def _linear(self, name: str, x: str, *, relu: int = 0) -> None:
         outputs, inputs = self._numbers[name]["weight"].shape
@@ -245,7 +219,7 @@ class _Compiler:
                                   + head * self._size)
 
     def _of(self, name: str, one: tuple[int, int]) -> Matrix:
-        """Rows of a head, of those that lie one below the other."""
+        """Rows of a head, in a matrix of heads one below the other."""
         (sequence, head), stride = one, self._buffers[name][1]
         return self._buffers.part(name, (sequence * self._config.heads + head) * self._config.context * stride)
 
@@ -260,11 +234,8 @@ class _Compiler:
             self._multiply((context, size, context), transpose_b=1, a=self._part(f"parts {n}", head),
                            b=self._part(f"parts {n}", head, 1), c=self._of(f"scores {n}", head), scaled=1, masked=1,
                            triangle=1, scale=_bits(self._gain), alternative=_bits(ALTERNATIVE))
-        source, stride = buffers[f"scores {n}"]
-        target, _ = buffers.new(f"weights {n}", config.heads * rows, context)
-        self.listed.append(pack(vector_layout(), {
-            "kind": Kind.VECTOR, "function": VectorProgram.SOFTMAX, "rows": config.heads * rows, "columns": context,
-            "source": source, "stride_source": stride, "target": target, "stride_target": stride}))
+        self._vector(VectorProgram.SOFTMAX, config.heads * rows, context, source=buffers[f"scores {n}"],
+                     target=buffers.new(f"weights {n}", config.heads * rows, context))
         buffers.new(f"heads {n}", rows, width)
         for head in self._heads:
             self._multiply((context, context, size), a=self._of(f"weights {n}", head),
@@ -273,9 +244,9 @@ class _Compiler:
                        c=buffers.new(f"outward {n}", rows, width))
 
     def backward(self) -> None:
-        """Add all instructions behind the loss."""
+        """Add all instructions after the loss."""
         config, embedding = self._config, self._gradient("embedding", "character")
-        if not self._further:  # positions lie behind the characters
+        if not self._further:  # positions follow the characters
             self._row(RowFunction.CLEAR, config.characters + config.context, config.width, target=embedding)
         self._linear_back("output", "scaled norm", "d output", "d scaled norm")
         upstream = f"d x {2 * config.layers}"
@@ -294,7 +265,7 @@ class _Compiler:
                       start=positions, target=positions)
 
     def _scaled(self, x: str) -> str:
-        """Scaled rows of a layer norm for a gradient: those of forward, or others."""
+        """Scaled rows of a layer norm for a gradient: forward's, or scaled again."""
         if not self._again or not x.startswith("scaled "):
             return x
         name, rows, width = x.removeprefix("scaled "), self._rows, self._config.width
@@ -304,7 +275,7 @@ class _Compiler:
         return f"{x} again"
 
     def _linear_back(self, name: str, x: str, upstream: str, inward: str, *, gate: bool = False) -> None:
-        """Add the gradients of a linear layer, and that of its input."""
+        """Add the gradients of a linear layer, and of its input."""
         (outputs, inputs), buffers, rows = self._numbers[name]["weight"].shape, self._buffers, self._rows
         self._accumulate((outputs, rows, inputs), transpose_a=1, a=buffers[upstream], b=buffers[self._scaled(x)],
                          c=self._gradient(name, "weight"))
@@ -313,7 +284,7 @@ class _Compiler:
                        c=buffers.new(inward, rows, inputs), gate=buffers[x] if gate else None)
 
     def _norm_back(self, name: str, target: str, *, start: str | None = None) -> str:
-        """Add the gradients of a layer norm, and that of its input, which is added to ``start``; return its name."""
+        """Add the gradients of a layer norm, and of its input, which is added to ``start``; return its name."""
         buffers, rows, width = self._buffers, self._rows, self._config.width
         upstream, products = f"d scaled {name}", f"products {name}"
         added: dict[str, Any] = {} if start is None else {"start": buffers[start]}
@@ -325,7 +296,7 @@ class _Compiler:
         return target
 
     def _attend_back(self, n: int, upstream: str) -> None:
-        """Add the gradients of a layer's attention, and that of its input."""
+        """Add the gradients of a layer's attention, and of its input."""
         config, buffers, rows, name = self._config, self._buffers, self._rows, f"attention_{n}"
         width, size, context = config.width, self._size, config.context
         parts, weights, towards = f"parts {n}", f"weights {n}", f"d heads {n}"
@@ -355,42 +326,41 @@ class _Compiler:
                        b=self._weights(name, "inward"), c=buffers.new(f"d scaled norm_{n}", rows, width))
 
 
-def _compiled(config: TransformerConfig, product: Products, together: int, plan: Plan | None, scaled_again: bool,
-              data: int) -> tuple[dict[str, list[Words]], dict[str, Room], int]:
-    """Lists whose sequences lie at an address, by name; the places of the buffers, and their end."""
+def _compiled(config: TransformerConfig, product: Products, together: int, places: Mapping[str, int] | None,
+              scaled_again: bool, data: int) -> tuple[dict[str, list[Words]], Buffers]:
+    """Lists by name, for sequences at an address, and the buffers."""
     lists: dict[str, list[Words]] = {}
     for further in (False, True):
-        buffers = Buffers(product.array.lanes, plan)
+        buffers = Buffers(product.array.lanes, places)
         compiler = _Compiler(config, together=together, buffers=buffers, product=product, data=data, further=further,
                              scaled_again=scaled_again)
         compiler.forward()
         lists["forward"], compiler.listed = cut_lists(compiler.listed), []
         compiler.backward()
         lists["further" if further else "first"] = cut_lists(compiler.listed)
-    return lists, buffers.rooms, buffers.end
+    return lists, buffers
 
 
-def cut_lists(instructions: Sequence[Words]) -> list[Words]:
+def cut_lists(listed: Sequence[Words]) -> list[Words]:
     """Lists that are no longer than nodes can run."""
-    most = MOST_INSTRUCTIONS - 1
-    return [ended(instructions[first:first + most]) for first in range(0, len(instructions), most)]
+    most = layer_list.MOST_INSTRUCTIONS - 1
+    return [instructions.ended(listed[first:first + most]) for first in range(0, len(listed), most)]
 
 
 def compile_text(config: TransformerConfig, *, array: Array, sequences: int, words: int, together: int = 1,
-                 factors: Callable[..., Mapping[str, int]] = best_factors, scaled_again: bool = False) -> TextLists:
-    """Make the lists of the text model; ``ValueError`` if nodes cannot compute it, or have no room for so many
-    sequences.
+                 factors: Factors = instructions.best_factors, scaled_again: bool = False) -> TextLists:
+    """Make the lists of the text model.
+
+    Raises ``ValueError``: nodes cannot compute it, or have no room for the sequences.
 
     Parameters
     ----------
-    sequences : int
-        Most sequences of a node in a step.
-    words : int
-        Elements of the activation memory.
+    sequences, words : int
+        Most sequences of a node in a step, and elements of its activation memory.
     together : int
-        Sequences of a group. The last one of a share that is no multiple of it is filled up with padding.
+        Sequences of a group; a share's last group is filled up with padding.
     scaled_again : bool
-        Whether layer norms keep their normal rows alone, which are scaled again in backward.
+        Whether layer norms keep only their normal rows, which are scaled again in backward.
     """
     for name, size in (("Width of a head", config.width // config.heads), ("Hidden width", config.hidden),
                        ("Characters", config.characters)):
@@ -404,23 +374,23 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
     compiled = functools.partial(_compiled, config, product, together, scaled_again=scaled_again)
 
     def placed(plan: Plan, base: int) -> TextLists:
-        """Lists from an address on, with the sequences behind them."""
-        found, _, _ = compiled(plan, data=base + length)
+        """Lists from an address on, followed by the sequences."""
+        listed, _ = compiled(plan.places, data=base + length)
         starts = {}
         end = base
-        for name, lists in found.items():
+        for name, lists in listed.items():
             *ahead, end = itertools.accumulate(map(len, lists), initial=end)
             starts[name] = tuple(ahead)
-        words = np.concatenate([*itertools.chain(*found.values()),
+        words = np.concatenate([*itertools.chain(*listed.values()),
                                 np.zeros(up(sequences, together) * _stride(config.context), np.uint32)])
         return TextLists(words=words, base=base, data=end, context=config.context, sequences=sequences,
                          together=together, plan=plan, multiplications=_multiplications(config), **starts)
 
-    sized, rooms, sized_end = compiled(None, data=0)
+    sized, buffers = compiled(None, data=0)
     length = sum(map(len, itertools.chain(*sized.values())))
     apart = placed(Plan(digest="", method="apart", words={}, lifetimes=(), places={
-        name: room.base for name, room in rooms.items()}), sized_end)
-    plan = make_plan(apart.programs[0].profile(rooms, engine_of(array)))
+        name: room.base for name, room in buffers.rooms.items()}), buffers.end)
+    plan = make_plan(apart.programs[0].profile(buffers.rooms, engine_of(array)))
     lists = placed(plan, plan.peak)
     if lists.end > words:
         raise ValueError(f"{sequences} sequences of nodes that compute need {lists.end:,} elements of the activation "
@@ -434,27 +404,17 @@ def engine_of(array: Array) -> Engine:
 
 
 def _multiplications(config: TransformerConfig) -> int:
-    """Multiply-adds of a sequence in matrix products, but for sums of columns."""
+    """Multiply-adds of a sequence in matrix products, without sums of columns."""
     width, rows = config.width, config.context
     layer = rows * width * (4 * width + 2 * config.hidden) + 2 * rows * rows * width
     return 3 * (config.layers * layer + rows * width * config.characters)
 
 
 class ListCycles:
-    """Model of an engine.
+    """Model of an engine, for a command of some length and an activation memory of ``words`` elements.
 
-    Parameters
-    ----------
-    length : int
-        Length of the command.
-    words : int
-        Elements of the activation memory.
-    characters : sequence of int
-        Numbers that GATHER and SCATTER find; repeated ones take longer. By default all differ.
-    scale_mask : bool
-        Whether products scale and mask.
-    vector : VectorCycles, optional
-        Model of the vector unit; by default of one with a pipeline for each lane.
+    GATHER and SCATTER read ``characters``, of which repeated ones take longer; by default all differ. The default
+    vector unit has a pipeline for each lane.
     """
 
     def __init__(self, array: Array, *, length: int, words: int, characters: Sequence[int] | None = None,
@@ -469,19 +429,19 @@ class ListCycles:
         self._known: dict[tuple[Any, ...], int] = {}
 
     def instruction(self, instruction: Instruction) -> tuple[str, int]:
-        """The unit of an instruction, or a part of its work, and cycles."""
-        fields = layer_list.job(instruction, lanes=self._lanes, memory_rows=self._rows)
+        """The unit of an instruction, or a kind of its work, and cycles."""
+        fields = job(instruction, lanes=self._lanes, memory_rows=self._rows)
         match instruction:
             case Gemm():
                 fields.pop("scale_mask")
-                given: dict[str, Any] = {name: gemm.Matrix(**one) if isinstance(one, dict) else one
+                sides: dict[str, Any] = {name: gemm.Matrix(**one) if isinstance(one, dict) else one
                                          for name, one in fields.items()}
-                job = GemmJob(**given)
+                product = GemmJob(**sides)
                 key = tuple((name, one.stride > 0 if isinstance(one, gemm.Matrix) else one, getattr(one, "place", 0))
-                            for name, one in vars(job).items())
+                            for name, one in vars(product).items())
                 if key not in self._known:
-                    self._known[key] = self._product.cycles(job)
-                return "products" if job.a.place != Place.ONES else "sums", self._known[key]
+                    self._known[key] = self._product.cycles(product)
+                return "products" if product.a.place != Place.ONES else "sums", self._known[key]
             case Vector():
                 softmax = instruction.labels is None
                 return "softmax" if softmax else "loss", self._vector.job(
@@ -493,11 +453,11 @@ class ListCycles:
         known = {one.name for one in dataclasses.fields(row_unit.Job)}
         operands: dict[str, Any] = {name: (one["place"], one["row"]) if isinstance(one, dict) else one
                                     for name, one in fields.items() if name in known}
-        made = row_unit.Job(**strides, **operands)
-        return "rows", self._function.job(made, row_unit.run(made, self._memories(instruction)).blocks)
+        rows = row_unit.Job(**strides, **operands)
+        return "rows", self._function.job(rows, row_unit.run(rows, self._memories(instruction)).blocks)
 
     def _memories(self, instruction: Any) -> list[npt.NDArray[np.uint32]]:
-        """Memories of zeros, with the characters where a function of rows looks for them."""
+        """Memories of zeros, with the characters where a function of rows reads them."""
         memories = [np.zeros((self._rows, self._lanes), np.uint32) for _ in range(3)]
         if instruction.y is not None and instruction.count:
             base = instruction.y.base
@@ -505,45 +465,42 @@ class ListCycles:
         return memories
 
     def walks(self, words: Sequence[npt.NDArray[np.uint32]]) -> int:
-        """Cycles of a list, given with its END, beside those of its jobs."""
-        return layer_list.command_cycles(list(words), self._length, lanes=self._lanes, answer=MemoryAccess.latency)
+        """Cycles of a list with its END, without its jobs'."""
+        return command_cycles(list(words), self._length, lanes=self._lanes, answer=MemoryAccess.latency)
 
 
 #: Number of the word of each operand, by the kind of an instruction.
-_OPERANDS = {int(kind): [field.offset // 32 for _, field in layout if field.shape == operand_layout()]
-             for kind, layout in ((Kind.GEMM, gemm_layout()), (Kind.VECTOR, vector_layout()),
-                                  (Kind.ROWS, row_layout()))}
+_OPERANDS = {int(kind): [field.offset // 32 for _, field in layout if field.shape == layer_list.operand_layout()]
+             for kind, layout in ((Kind.GEMM, layer_list.gemm_layout()), (Kind.VECTOR, layer_list.vector_layout()),
+                                  (Kind.ROWS, layer_list.row_layout()))}
 _PLACE, _RELATIVE = BASE_BITS + OWNER_BITS, 1 << BASE_BITS + OWNER_BITS + 3
 _BASE, _OWNER = (1 << BASE_BITS) - 1, (1 << OWNER_BITS) - 1 << BASE_BITS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
-    """Instruction, with those in front of it that touch no buffer."""
+    """Instruction, and instructions before it that touch no buffer."""
 
     #: Names of buffers.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    #: Words of each instruction, at the places of the lists that were taken apart.
-    words: tuple[Words, ...]
+    words: tuple[Words, ...]  # of each instruction, at the places of the lists that were taken apart
     instructions: tuple[Instruction, ...]
-    #: Multiply-adds, but for sums of columns.
-    multiplications: int
+    multiplications: int  # multiply-adds, without sums of columns
 
 
 class TextOperations:
-    """Operations of a sequence, of lists whose normal rows are scaled again in backward.
+    """Operations of a sequence, of lists that scale normal rows again in backward.
 
-    Cycles are modelled for the characters of a sequence; by default all differ.
+    Cycles are modelled for a sequence of different characters.
     """
 
-    def __init__(self, lists: TextLists, array: Array, *, characters: Sequence[int] | None = None):
+    def __init__(self, lists: TextLists, array: Array):
         self.lists = lists
         self._rooms = rooms_of(lists.plan)
-        self._bases = {name: room.base for name, room in self._rooms.items()}
         self._owners: dict[str, int] = {}
         self._jobs: dict[int, int] = {}  # cycles of instructions, by their identity
-        self._model = ListCycles(array, length=lists.context, words=1 << BASE_BITS, characters=characters)
+        self._model = ListCycles(array, length=lists.context, words=1 << BASE_BITS)
         self._variants = [self._taken_apart(array, number) for number in range(2)]
         touched = [[(one.reads, one.writes) for one in variant] for variant in self._variants]
         assert touched[0] == touched[1]
@@ -570,57 +527,53 @@ class TextOperations:
         for start in program.starts:
             place = start - self.lists.base
             while self.lists.words[place] & 15:
-                raw.append(self.lists.words[place:place + INSTRUCTION_WORDS])
-                place += INSTRUCTION_WORDS
-        found: list[Operation] = []
+                raw.append(self.lists.words[place:place + layer_list.INSTRUCTION_WORDS])
+                place += layer_list.INSTRUCTION_WORDS
+        operations: list[Operation] = []
         waiting: list[tuple[Instruction, Words]] = []
-        for instruction, words in zip(itertools.chain(*program.lists(engine_of(array))), raw, strict=True):
-            waiting.append((instruction, words))
-            sides = [self._named(side, len(found) + 1) for side in (sources(instruction), instruction.targets)]
-            if any(sides):
-                instructions, mine = zip(*waiting, strict=True)
-                found.append(Operation(
-                    reads=sides[0], writes=sides[1], instructions=instructions, words=mine,
-                    multiplications=sum(one.job.m * one.job.n * one.job.k for one in instructions
+        for one in zip(itertools.chain(*program.lists(engine_of(array))), raw, strict=True):
+            waiting.append(one)
+            reads, writes = (self._named(side, len(operations) + 1) for side in (sources(one[0]), one[0].targets))
+            if reads or writes:
+                listed, words = zip(*waiting, strict=True)
+                operations.append(Operation(
+                    reads=reads, writes=writes, instructions=listed, words=words,
+                    multiplications=sum(one.job.m * one.job.n * one.job.k for one in listed
                                         if isinstance(one, Gemm) and one.a.place is not Place.ONES)))
                 waiting = []
         assert not waiting
-        return found
+        return operations
 
     def _named(self, operands: Sequence[Operand], number: int) -> tuple[str, ...]:
         """Names of the buffers among operands of an operation, by its number in the plan."""
-        found = []
+        names = set()
         for one in operands:
             if one.place is Place.ACTIVATIONS and one.end <= self.lists.plan.peak:
                 (name,) = (name for name, room in self._rooms.items() if room.has(one, number))
                 self._owners[name] = one.owner
-                found.append(name)
-        return tuple(sorted(set(found)))
+                names.add(name)
+        return tuple(sorted(names))
 
     def relocated(self, operation: Operation, places: Mapping[str, tuple[str, int]], data: int) -> list[Words]:
         """Words of an operation at other places, with the first sequence's characters at the address ``data``.
 
-        Places have for each of its buffers the name of the one that stands in for it, and the first word of that
-        one's place.
+        Places have for each of its buffers the name of another buffer in its place, and that one's first word.
         """
-        rooms = [(self._bases[name], self._rooms[name], name) for name in {*operation.reads, *operation.writes}]
-        found = []
-        for words in operation.words:
-            made = words.copy()
+        rooms = [(name, self._rooms[name]) for name in {*operation.reads, *operation.writes}]
+        relocated = [words.copy() for words in operation.words]
+        for words in relocated:
             for word in _OPERANDS[int(words[0]) & 15]:
                 bits = int(words[word])
                 base = bits & _BASE
                 if bits >> _PLACE & 7 != Place.ACTIVATIONS:
                     continue
                 if bits & _RELATIVE:
-                    made[word] = bits & ~_BASE | base - self.lists.data + data
+                    words[word] = bits & ~_BASE | base - self.lists.data + data
                     continue
-                (begin, name), = ((begin, name) for begin, room, name in rooms
-                                  if begin <= base < begin + room.words)
-                other, place = places[name]
-                made[word] = bits & ~(_BASE | _OWNER) | self._owners[other] << BASE_BITS | place + base - begin
-            found.append(made)
-        return found
+                (name, room), = (one for one in rooms if one[1].base <= base < one[1].base + one[1].words)
+                other, begin = places[name]
+                words[word] = bits & ~(_BASE | _OWNER) | self._owners[other] << BASE_BITS | begin + base - room.base
+        return relocated
 
     def cycles(self, numbers: Sequence[int], *, further: bool) -> int:
         """Modelled cycles of a list of operations; of none, 0."""
@@ -628,7 +581,7 @@ class TextOperations:
         if not operations:
             return 0
         words = [words for operation in operations for words in operation.words]
-        return self._model.walks([*words, np.zeros(INSTRUCTION_WORDS, np.uint32)]) + sum(
+        return self._model.walks([*words, np.zeros(layer_list.INSTRUCTION_WORDS, np.uint32)]) + sum(
             self._job(instruction) for operation in operations for instruction in operation.instructions)
 
     def _job(self, instruction: Instruction) -> int:

@@ -27,17 +27,16 @@ CONFIG = TransformerConfig()
 def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None = None,
                  gradient: Array | None = None, length: int | None = None, scaled_again: bool = False,
                  in_place: bool = False) -> StepProgram:
-    """Steps of a sequence of ``config.context`` positions: ``tokens`` and ``labels`` are given, and ``losses`` of
-    rows are taken.
+    """Steps of a sequence of ``config.context`` positions, from ``tokens`` and ``labels`` to ``losses`` of rows.
 
     Parameters
     ----------
     parameters, gradient : array, optional
-        Parameters, and where their gradient is written; of :attr:`Transformer.size` elements. Needed to run it.
+        Parameters, and room for their gradient; of :attr:`Transformer.size` elements. Needed to run it.
     length : int, optional
         Positions that are not padding; by default all.
     scaled_again : bool
-        Whether layer norms keep their normal rows alone, which are scaled again in backward.
+        Whether layer norms keep only their normal rows, which are scaled again in backward.
     in_place : bool
         Whether element-wise steps write over their first operand where they may. The score of each label is then
         taken before its row is written over.
@@ -55,7 +54,7 @@ def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None
 
 
 def text_chain() -> Chain:
-    """Chain of the maps that the text model saves for one sequence, whose normals are scaled again in backward."""
+    """Chain of the maps that the text model saves for one sequence, with normal rows scaled again in backward."""
     return chain_of(text_program(scaled_again=True), name="text", turn="d output")
 
 
@@ -63,8 +62,13 @@ def _integers(x: Array) -> npt.NDArray[np.int64]:
     return x[:, 0].astype(np.int64)
 
 
+def _into(gradient: Array, function: Callable[..., Array]) -> Callable[..., None]:
+    """A function that writes its result to a gradient."""
+    return lambda *operands: np.copyto(gradient, function(*operands))
+
+
 class _Builder:
-    """Steps, one behind the other."""
+    """Steps in order."""
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, Views], gradients: Mapping[str, Views], *,
                  scaled_again: bool, early: bool):
@@ -80,7 +84,7 @@ class _Builder:
 
     def _step(self, write: str | None, reads: str, function: Callable[..., Any], shape: tuple[int, int] | None = None,
               **options: Any) -> None:
-        """Add a step that reads buffers, with commas between their names, and writes one."""
+        """Add a step that reads buffers, with commas between their names, and writes a buffer, or a gradient."""
         operands = tuple(reads.split(", "))
         if write is not None and shape is not None:
             self.shapes[write] = shape
@@ -91,7 +95,7 @@ class _Builder:
                                function=function, **options))
 
     def _pass(self, write: str, reads: str, function: Callable[..., Any]) -> None:
-        """Add an element-wise step, whose result has the shape of its first operand."""
+        """Add an element-wise step with a result in the shape of its first operand."""
         self._step(write, reads, function, self.shapes[reads.split(", ")[0]], elementwise=True)
 
     def _row(self, write: str, reads: str, function: Callable[..., Any]) -> None:
@@ -123,8 +127,7 @@ class _Builder:
 
     def _norm(self, name: str, x: str) -> None:
         def deviation(centred: Array) -> Array:
-            found: Array = np.float32(1) / np.sqrt(mean(centred * centred) + np.float32(EPSILON))
-            return found
+            return np.asarray(np.float32(1) / np.sqrt(mean(centred * centred) + np.float32(EPSILON)))
 
         self._row(f"mean {name}", x, mean)
         self._pass(f"centred {name}", f"{x}, mean {name}", lambda x, mean: x - mean)
@@ -133,16 +136,16 @@ class _Builder:
         self._scale(f"scaled {name}", name)
 
     def _scale(self, write: str, name: str) -> None:
-        given = self._parameters[name]
-        self._pass(write, f"normal {name}", lambda normal: normal * given["scale"] + given["shift"])
+        own = self._parameters[name]
+        self._pass(write, f"normal {name}", lambda normal: normal * own["scale"] + own["shift"])
 
     def _linear(self, name: str, x: str, *, relu: bool = False) -> None:
-        given, rows = self._parameters[name], self._rows
-        outputs, inputs = given["weight"].shape
+        own, rows = self._parameters[name], self._rows
+        outputs, inputs = own["weight"].shape
 
         def function(x: Array) -> Array:
-            found = product(x, given["weight"].T, np.broadcast_to(given["bias"], (rows, outputs)))
-            return np.where(found <= 0, np.float32(0), found) if relu else found
+            result = product(x, own["weight"].T, np.broadcast_to(own["bias"], (rows, outputs)))
+            return np.where(result <= 0, np.float32(0), result) if relu else result
 
         self._product(name, x, function, (rows, inputs, outputs), shape=(rows, outputs))
 
@@ -151,13 +154,13 @@ class _Builder:
         return np.concatenate([function(head) for head in range(self._config.heads)])
 
     def _part(self, x: Array, part: int, head: int) -> Array:
-        """Queries (0), keys (1) or values (2) of a head, or its part of a matrix with one part."""
+        """Queries (0), keys (1) or values (2) of a head, or its columns of a matrix with one part."""
         size = self._config.width // self._config.heads
         begin = part * self._config.width + head * size
         return np.ascontiguousarray(x[:, begin:begin + size])
 
     def _of(self, x: Array, head: int) -> Array:
-        """Rows of a head, of those that lie one below the other."""
+        """Rows of a head, in a matrix of heads one below the other."""
         return x[head * self._rows:(head + 1) * self._rows]
 
     @property
@@ -184,7 +187,7 @@ class _Builder:
                       shape=(rows, width))
 
     def _powers(self, name: str, scores: str) -> None:
-        """Maxima, exponentials and their sums. All of a softmax counts as cycles of its exponentials."""
+        """Maxima, exponentials and their sums. Exponentials have the cycles of the whole softmax."""
         rows, columns = self.shapes[scores]
         self._step(f"largest {name}", scores, lambda x: x.max(axis=1, keepdims=True), (rows, 1), cycles=0)
         if name == "loss" and self._early:
@@ -198,10 +201,10 @@ class _Builder:
         rows = self._rows
 
         def gradient(powers: Array, total: Array, labels: Array) -> Array:
-            found = canonical(powers / total)
-            found[np.arange(rows), _integers(labels)] -= np.float32(1)
-            found[length:] = 0
-            return found
+            result = canonical(powers / total)
+            result[np.arange(rows), _integers(labels)] -= np.float32(1)
+            result[length:] = 0
+            return result
 
         self._powers("loss", "output")
         if self._early:
@@ -213,7 +216,7 @@ class _Builder:
                    elementwise=True, cycles=0)
 
     def backward(self) -> None:
-        """All steps behind the gradient of the scores."""
+        """All steps after the gradient of the scores."""
         self._linear_back("output", "scaled norm", "d output", "d scaled norm")
         upstream = self._norm_back("norm", "d scaled norm")
         for n in reversed(range(self._config.layers)):
@@ -235,50 +238,35 @@ class _Builder:
         self._step(None, f"{upstream}, tokens", embed)
 
     def _scaled(self, x: str) -> str:
-        """Scaled rows of a layer norm for a gradient: those of forward, or others."""
+        """Scaled rows of a layer norm for a gradient: forward's, or scaled again."""
         if not self._again or not x.startswith("scaled "):
             return x
         self._scale(f"{x} again", x.removeprefix("scaled "))
         return f"{x} again"
 
     def _linear_back(self, name: str, x: str, upstream: str, inward: str, *, gate: bool = False) -> None:
-        given, gradients = self._parameters[name], self._gradients[name]
-        outputs, inputs = given["weight"].shape
-        sizes = self._rows, inputs, outputs
-
-        def weights(x: Array, upstream: Array) -> None:
-            gradients["weight"][...] = product(upstream.T, x)
-
-        def bias(upstream: Array) -> None:
-            gradients["bias"][...] = column_sums(upstream)
-
-        self._product(None, f"{self._scaled(x)}, {upstream}", weights, sizes)
-        self._step(None, upstream, bias)
-        shape = self._rows, inputs
+        weight, gradients = self._parameters[name]["weight"], self._gradients[name]
+        outputs, inputs = weight.shape
+        sizes, shape = (self._rows, inputs, outputs), (self._rows, inputs)
+        self._product(None, f"{self._scaled(x)}, {upstream}", _into(
+            gradients["weight"], lambda x, upstream: product(upstream.T, x)), sizes)
+        self._step(None, upstream, _into(gradients["bias"], column_sums))
         if gate:
             self._product(inward, f"{upstream}, {x}", lambda upstream, x: np.where(
-                x > 0, product(upstream, given["weight"]), np.float32(0)), sizes, shape=shape)
+                x > 0, product(upstream, weight), np.float32(0)), sizes, shape=shape)
         else:
-            self._product(inward, upstream, lambda upstream: product(upstream, given["weight"]), sizes, shape=shape)
+            self._product(inward, upstream, lambda upstream: product(upstream, weight), sizes, shape=shape)
 
     def _norm_back(self, name: str, upstream: str) -> str:
-        given, gradients = self._parameters[name], self._gradients[name]
-
-        def scale(upstream: Array, normal: Array) -> None:
-            gradients["scale"][...] = column_sums(upstream * normal)
-
-        def shift(upstream: Array) -> None:
-            gradients["shift"][...] = column_sums(upstream)
-
-        def inward(scaled: Array, normal: Array, middle: Array, along: Array, deviation: Array) -> Array:
-            return (scaled - middle - normal * along) * deviation
-
-        self._step(None, f"{upstream}, normal {name}", scale)
-        self._step(None, upstream, shift)
-        self._pass(f"times {name}", upstream, lambda upstream: upstream * given["scale"])
+        scale, gradients = self._parameters[name]["scale"], self._gradients[name]
+        self._step(None, f"{upstream}, normal {name}", _into(
+            gradients["scale"], lambda upstream, normal: column_sums(upstream * normal)))
+        self._step(None, upstream, _into(gradients["shift"], column_sums))
+        self._pass(f"times {name}", upstream, lambda upstream: upstream * scale)
         self._row(f"middle {name}", f"times {name}", mean)
         self._row(f"along {name}", f"times {name}, normal {name}", lambda scaled, normal: mean(scaled * normal))
-        self._pass(f"d {name}", f"times {name}, normal {name}, middle {name}, along {name}, deviation {name}", inward)
+        self._pass(f"d {name}", f"times {name}, normal {name}, middle {name}, along {name}, deviation {name}",
+                   lambda scaled, normal, middle, along, deviation: (scaled - middle - normal * along) * deviation)
         return f"d {name}"
 
     def _attend_back(self, n: int, upstream: str) -> None:
@@ -286,11 +274,8 @@ class _Builder:
         given, gradients = self._parameters[f"attention_{n}"], self._gradients[f"attention_{n}"]
         sizes, shape = (rows, width // heads, rows), self.shapes[f"weights {n}"]
 
-        def outward(x: Array, upstream: Array) -> None:
-            gradients["outward"][...] = product(x.T, upstream)
-
-        def inward(x: Array, upstream: Array) -> None:
-            gradients["inward"][...] = product(x.T, upstream)
+        def matrix(side: str) -> Callable[..., None]:
+            return _into(gradients[side], lambda x, upstream: product(x.T, upstream))
 
         def part(number: int, reads: str, function: Callable[[Array, Array, int], Array]) -> None:
             """Gradient of queries, keys or values."""
@@ -298,7 +283,7 @@ class _Builder:
                 function(x, other, head) for head in range(heads)]), sizes, count=heads, shape=(rows, 3 * width),
                 columns=(number * width, (number + 1) * width))
 
-        self._product(None, f"heads {n}, {upstream}", outward, (rows, width, width))
+        self._product(None, f"heads {n}, {upstream}", matrix("outward"), (rows, width, width))
         self._product(f"d heads {n}", upstream, lambda x: product(x, given["outward"].T), (rows, width, width),
                       shape=(rows, width))
         self._product(f"d weights {n}", f"d heads {n}, parts {n}", lambda x, parts: self._heads(
@@ -314,12 +299,13 @@ class _Builder:
             self._of(x, head), self._part(parts, 1, head)))
         part(1, f"d scores {n}, parts {n}", lambda x, parts, head: product(
             self._of(x, head).T, self._part(parts, 0, head)))
-        self._product(None, f"{self._scaled(f'scaled norm_{n}')}, d parts {n}", inward, (rows, width, 3 * width))
+        self._product(None, f"{self._scaled(f'scaled norm_{n}')}, d parts {n}", matrix("inward"),
+                      (rows, width, 3 * width))
         self._product(f"d scaled norm_{n}", f"d parts {n}", lambda x: product(x, given["inward"].T),
                       (rows, 3 * width, width), shape=(rows, width))
 
 
 def _margin(scores: Array, largest: Array, labels: Array) -> Array:
-    """Score of the label of each row, less the largest."""
+    """Score of each row's label, less the largest score."""
     rows = np.arange(len(scores))
     return (scores[rows, _integers(labels)] - largest[:, 0])[:, None]

@@ -29,9 +29,10 @@ class FarFeature(Feature):
 
     def differentiator(self, ring: "TrainingRing", workload: Any,
                        config: "TrainingConfig") -> "FarTextComputer":
-        from host.features.far.training import far_text_computer
+        from host.features.far.training import FarTextComputer, far_text_lists
 
-        return far_text_computer(ring, workload, config)
+        return FarTextComputer(ring, far_text_lists(
+            workload, config, ring.config, ring.nodes, ring.config.compute.activations))
 
 
 FEATURE = FarFeature()

@@ -7,6 +7,7 @@ step runs as a program of three queues, and what it leaves is compared with the 
 import collections
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -18,10 +19,9 @@ from hdl.features.programs.feature import Programs
 from hdl.group import GROUP
 from host.cycles.estimate import Costs
 from host.driver.device import Device
-from host.driver.planned_lists import PlanError
-from host.driver.results import known
+from host.driver.results import Cycles, known
 from host.driver.ring import Ring
-from host.features.compute.instructions import Array
+from host.features.compute.instructions import Array, up
 from host.features.compute.memory.chain import KINDS, Chain, Decision, MapPlan, Policy, decide, run
 from host.features.compute.text_lists import TextOperations
 from host.features.compute.text_steps import CONFIG
@@ -39,74 +39,74 @@ from host.transports.verilated import open_ring
 from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
 
-__all__ = ["FarStep", "far_node", "far_steps", "far_text_steps", "run_policies", "run_text_policies"]
+__all__ = ["FarStep", "far_steps", "far_text_steps", "run_policies", "run_text_policies"]
 
 
 @dataclasses.dataclass(frozen=True)
 class FarStep:
     """A step under a policy."""
 
-    #: ``keep``, ``swap``, ``recompute`` or ``mixed``.
-    kind: str
-    #: Cycles of the step on the nodes, and of the timeline of its plan.
-    cycles: int
-    timeline: int
-
-    #: Words that saved maps may take, and those that they take by the plan.
-    budget: int
-    peak: int
-
-    #: Words that each node has moved, both ways, and those of the plan.
-    far_words: int
-    planned: int
-
-    #: Multiply-adds of what is made again.
-    multiplications: int
-    #: Whether losses and gradients of all nodes have the host's bits.
-    same: bool
+    kind: str  # keep, swap, recompute or mixed
+    cycles: int  # cycles of the step on the nodes
+    timeline: int  # cycles of its plan
+    budget: int  # words that saved maps may take
+    peak: int  # words that they take by the plan
+    far_words: int  # words that each node has moved, both ways
+    planned: int  # words that it moves by the plan
+    multiplications: int  # multiply-adds of maps that are made again
+    same: bool  # whether losses and gradients of all nodes have the host's bits
     policies: tuple[Policy, ...]
 
 
+def _plans(chain: Chain, share: float, rate: float, kinds: Sequence[str]) -> Iterator[tuple[str, MapPlan]]:
+    """Plans by policies; a policy may have none."""
+    for kind in kinds:
+        budget = chain.words if kind == "keep" else int(share * chain.words)
+        decision = decide(chain, budget=budget, rate=rate, kind=kind)
+        if decision is not None:
+            yield kind, MapPlan(chain, decision, budget)
+
+
+def _step(kind: str, plan: MapPlan, *, cycles: Cycles, moved: int, same: bool) -> FarStep:
+    run = plan.decision.run
+    return FarStep(kind=kind, cycles=known(cycles), timeline=run.cycles, budget=plan.budget, peak=run.peak,
+                   far_words=moved, planned=run.far_words, multiplications=run.multiplications, same=same,
+                   policies=plan.decision.policies)
+
+
+def _moved(simulation: VerilatedRing) -> int:
+    """Words that the first node has moved, both ways."""
+    return sum(simulation.far_memory(0)[1:])
+
+
 def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[Dense],
-                 shares: Sequence[tuple[Numbers, Labels]], *, share: float, rate: float,
-                 kinds: Sequence[str] = ("keep", "swap", "recompute", "mixed")) -> list[FarStep]:
-    """Differentiate under each policy for which there is a plan.
+                 shares: Sequence[tuple[Numbers, Labels]], *, share: float, rate: float) -> list[FarStep]:
+    """Differentiate under each policy for which there is a plan, on nodes with far memories and three queues.
+
+    Nodes have equal shares: their inputs and labels. Their losses and gradients are compared with the model's.
 
     Parameters
     ----------
-    ring : Ring
-        Nodes with far memories and three queues.
-    model : Model
-        Parameters, which nodes are given, and what their gradients are compared with.
-    shares : sequence of (array, array)
-        Inputs and labels of each node, as many for each.
     share : float
-        Part of the saved words that the activation memory has room for.
+        Fraction of the saved words that the activation memory has room for.
     rate : float
         Words per cycle from and to the far memory of each node.
     """
     config, examples = ring.devices[0].config, len(shares[0][1])
     array = Array(rows=config.compute.rows, lanes=config.lanes, operands=config.compute.operands)
+    compiled = functools.partial(compile_far, layers, array=array, examples=examples,
+                                 words=config.compute.activations, far_words=config.far_words)
     simulation.set_far_speed(latency=FAR_LATENCY, rate=rate)
     ring.memory.write_weights(model.parameters)
-
-    def lists_of(kind: str, chain: Chain) -> FarLists | None:
-        budget = chain.words if kind == "keep" else int(share * chain.words)
-        decision = decide(chain, budget=budget, rate=rate, kind=kind)
-        return None if decision is None else compile_far(
-            layers, MapPlan(chain, decision, budget), array=array, examples=examples,
-            words=config.compute.activations, far_words=config.far_words)
-
-    kept = lists_of("keep", layers_chain_of(layers, examples=examples, lanes=config.lanes))
-    if kept is None:
-        raise PlanError("Maps that are all kept must have a plan")
+    chain_of = functools.partial(layers_chain_of, layers, examples=examples, lanes=config.lanes)
+    (_, plan), = _plans(chain_of(), share, rate, ("keep",))
+    kept = compiled(plan)
     _give(ring, kept, model, shares)
     outcomes = ring.compute.run_layers([one.fields["weight_base"] for one in kept.commands], [examples] * ring.nodes)
-    cycles = {one.name: known(found.cycles) for one, found in zip(kept.commands, outcomes, strict=True)}
-    chain = layers_chain_of(layers, examples=examples, lanes=config.lanes, cycles=cycles)
-    planned = ((kind, lists_of(kind, chain)) for kind in kinds)
+    cycles = {one.name: known(outcome.cycles) for one, outcome in zip(kept.commands, outcomes, strict=True)}
     expected = [model.differentiate(x, labels) for x, labels in shares]
-    return [_step(ring, simulation, model, layers, shares, expected, kind, lists) for kind, lists in planned if lists]
+    return [_run(ring, simulation, model, layers, shares, expected, kind, compiled(plan))
+            for kind, plan in _plans(chain_of(cycles=cycles), share, rate, tuple(KINDS))]
 
 
 def _give(ring: Ring, lists: FarLists, model: Model, shares: Sequence[tuple[Numbers, Labels]]) -> None:
@@ -117,9 +117,10 @@ def _give(ring: Ring, lists: FarLists, model: Model, shares: Sequence[tuple[Numb
     ring.memory.write_gradients([np.zeros(model.size, np.uint32)] * ring.nodes)
 
 
-def _step(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[Dense],
-          shares: Sequence[tuple[Numbers, Labels]], expected: Sequence[tuple[float, Numbers]], kind: str,
-          lists: FarLists) -> FarStep:
+def _run(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[Dense],
+         shares: Sequence[tuple[Numbers, Labels]], expected: Sequence[tuple[float, Numbers]], kind: str,
+         lists: FarLists) -> FarStep:
+    """Run the program of a step, and compare with expected losses and gradients."""
     nodes, examples = ring.nodes, len(shares[0][1])
     _give(ring, lists, model, shares)
     program = build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=examples),
@@ -127,48 +128,45 @@ def _step(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[
     local = Operation.LAYERS, Operation.MOVE_OUT, Operation.MOVE_IN
     ring.programs.load([[[one for one in queue if one.operation in local] for queue in program.commands(rank, nodes)]
                         for rank in range(nodes)])
-    before = sum(simulation.far_memory(0)[1:])
-    passes = ring.programs.run(collectives=0)
-    moved = sum(simulation.far_memory(0)[1:]) - before
+    before = _moved(simulation)
+    cycles = ring.programs.run(collectives=0).outcome.cycles
+    moved = _moved(simulation) - before
     gradients, losses = ring.memory.read_gradients(model.size), ring.memory.read_activations(lists.places.loss, 1)
     same = all(np.float32(loss) == losses[rank, 0]
                and np.array_equal(gradient.view(np.uint32), gradients[rank].view(np.uint32))
                for rank, (loss, gradient) in enumerate(expected))
-    plan, run = lists.plan, lists.plan.decision.run
-    return FarStep(kind=kind, cycles=known(passes.outcome.cycles), timeline=run.cycles, budget=plan.budget,
-                   peak=run.peak, far_words=moved, planned=run.far_words, multiplications=run.multiplications,
-                   same=same, policies=plan.decision.policies)
+    return _step(kind, lists.plan, cycles=cycles, moved=moved, same=same)
 
 
-def far_node(widths: Sequence[int], examples: int) -> NodeConfig:
-    """A node of four by four units with room for a perceptron's maps, which can all be kept or all be moved."""
-    parameters = sum(layer.length for layer in layers_of(widths))
+def _node(parameters: int, programs: Programs, compute: Compute) -> NodeConfig:
+    """A node with memories of a model's parameters."""
+    words = up(parameters, GROUP)
+    return NodeConfig(topology=SingleRing(max_nodes=1), memories=Memories(gradient=words, weight=words, planes=0),
+                      masking=False, sparsify=False, programs=programs, compute=compute)
+
+
+def far_steps(widths: Sequence[int], *, examples: int, share: float, rate: float) -> list[FarStep]:
+    """Steps of a perceptron with random parameters on one simulated node of four by four units, under each policy.
+
+    The node has room for the perceptron's maps, which can all be kept or all be moved; see :func:`run_policies`.
+    """
+    layers = layers_of(widths)
     maps = sum(examples * width for width in widths)
-    words = -(-parameters // GROUP) * GROUP
-    return NodeConfig(
-        topology=SingleRing(max_nodes=1), memories=Memories(gradient=words, weight=words, planes=0), masking=False,
-        sparsify=False, programs=Programs(depth=8 * len(widths), move_queue=True),
-        compute=Compute(rows=4, activations=1 << (maps + maps // 2).bit_length(), far=1 << maps.bit_length()))
-
-
-def far_steps(widths: Sequence[int], *, examples: int, share: float, rate: float,
-              arithmetic: Arithmetic = Arithmetic.NATIVE) -> list[FarStep]:
-    """Steps of a perceptron with random parameters on one simulated node, under each policy; see
-    :func:`run_policies`."""
-    config, layers = far_node(widths, examples), layers_of(widths)
+    config = _node(sum(layer.length for layer in layers), Programs(depth=8 * len(widths), move_queue=True), Compute(
+        rows=4, activations=1 << (maps + maps // 2).bit_length(), far=1 << maps.bit_length()))
     model = perceptron(widths[0], widths[1:-1], widths[-1], align=GROUP)
     model.initialize(0)
     generator = np.random.default_rng(0)
     x = generator.standard_normal((examples, widths[0])).astype(np.float32)
     labels = generator.integers(0, widths[-1], examples)
-    with _open_node(config, arithmetic) as (ring, simulation):
+    with _open_node(config) as (ring, simulation):
         return run_policies(ring, simulation, model, layers, [(x, labels)], share=share, rate=rate)
 
 
 @contextlib.contextmanager
-def _open_node(config: NodeConfig, arithmetic: Arithmetic) -> Iterator[tuple[Ring, VerilatedRing]]:
+def _open_node(config: NodeConfig) -> Iterator[tuple[Ring, VerilatedRing]]:
     """One simulated node, and its simulation."""
-    with open_ring(config, nodes=1, arithmetic=arithmetic) as opened:
+    with open_ring(config, nodes=1, arithmetic=Arithmetic.NATIVE) as opened:
         time = PortTime(lambda: opened.simulation.cycle)
         device = Device(BackdoorTransport(opened.transports[0], opened.simulation, 0, config, time), config,
                         name="node 0")
@@ -187,67 +185,55 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
     ring.memory.write_weights(model.parameters)
     loss, gradient = model.differentiate(collate([sequence]))
 
-    def lists_of(chain: Chain, decision: Decision, budget: int) -> FarText:
-        return compile_far_text(operations, MapPlan(chain, decision, budget), rate=rate, sequences=1,
-                                words=config.compute.activations, far_words=config.far_words)
+    def computer_of(plan: MapPlan) -> FarTextComputer:
+        """Computation of the sequence, which nodes have been given."""
+        computer = FarTextComputer(ring, compile_far_text(
+            operations, plan, rate=rate, sequences=1, words=config.compute.activations, far_words=config.far_words))
+        computer.prepare()
+        computer.give([[sequence]] * ring.nodes)
+        return computer
 
     modelled = operations.chain(further=False)
     policies = (Policy.REMAKE,) * len(modelled.maps)
-    found = run(modelled, policies, budget=2 * modelled.words)
-    assert found is not None
-    chain = _measured(ring, operations, lists_of(modelled, Decision(policies, found), 2 * modelled.words), sequence)
+    remade = run(modelled, policies, budget=2 * modelled.words)
+    assert remade is not None
+    chain = _measured(ring, operations, computer_of(MapPlan(
+        modelled, Decision(policies, remade), 2 * modelled.words)).lists)
     steps = []
-    for kind in kinds:
-        budget = chain.words if kind == "keep" else int(share * chain.words)
-        decision = decide(chain, budget=budget, rate=rate, kind=kind)
-        if decision is None:
-            continue
-        computer = FarTextComputer(ring, lists_of(chain, decision, budget))
+    for kind, plan in _plans(chain, share, rate, kinds):
         ring.memory.write_gradients([np.full(model.size, np.nan, np.float32)] * ring.nodes)
-        computer.prepare()
-        computer.give([[sequence]] * ring.nodes)
-        before = sum(simulation.far_memory(0)[1:])
-        cycles = known(computer.run())
-        moved = sum(simulation.far_memory(0)[1:]) - before
+        computer = computer_of(plan)
+        before = _moved(simulation)
+        cycles = computer.run()
+        moved = _moved(simulation) - before
         same = computer.losses() == [loss] * ring.nodes and bool(
             (ring.memory.read_gradients(model.size).view(np.uint32) == gradient.view(np.uint32)).all())
-        steps.append(FarStep(
-            kind=kind, cycles=cycles, timeline=decision.run.cycles, budget=budget, peak=decision.run.peak,
-            far_words=moved, planned=decision.run.far_words, multiplications=decision.run.multiplications, same=same,
-            policies=decision.policies))
+        steps.append(_step(kind, plan, cycles=cycles, moved=moved, same=same))
     return steps
 
 
-def _measured(ring: Ring, operations: TextOperations, lists: FarText, sequence: Characters) -> Chain:
-    """Chain with the cycles of the lists of a plan, which run one behind the other."""
-    computer = FarTextComputer(ring, lists)
-    computer.prepare()
-    computer.give([[sequence]] * ring.nodes)
+def _measured(ring: Ring, operations: TextOperations, lists: FarText) -> Chain:
+    """Chain with the cycles of the lists of a plan, which run in order on the sequence that nodes have."""
     works = lists.commands[0]
     outcomes = ring.compute.run_layers([one.fields["weight_base"] for one in works],
                                        [lists.whole.context] * ring.nodes)
     taken: collections.Counter[str] = collections.Counter()
     for work, outcome in zip(works, outcomes, strict=True):
         taken[work.name.split(",", maxsplit=1)[0]] += known(outcome.cycles)
-    cycles = {lists.steps[name]: found for name, found in taken.items()} | {(): 0}
+    cycles = {lists.steps[name]: count for name, count in taken.items()} | {(): 0}
     return operations.chain(further=False, cycles=lambda numbers: cycles[tuple(numbers)])
 
 
-def _node(model: Transformer) -> NodeConfig:
-    """A node of four by four units with room for a sequence of the text model, of which all maps can be moved."""
-    size = -(-model.size // GROUP) * GROUP
-    return NodeConfig(
-        topology=SingleRing(max_nodes=1), memories=Memories(gradient=size, weight=size, planes=0), masking=False,
-        sparsify=False, programs=Programs(move_queue=True), compute=Compute(
-            rows=4, activations=16_384, scale_mask=True, sequences=True, buffer_tags=True, far=8192))
+def far_text_steps(*, share: float, rate: float) -> list[FarStep]:
+    """A sequence of the text model, with random parameters and characters, on one simulated node of four by four
+    units under each policy.
 
-
-def far_text_steps(*, share: float, rate: float, arithmetic: Arithmetic = Arithmetic.NATIVE) -> list[FarStep]:
-    """A sequence of the text model, with random parameters and characters, on one simulated node under each policy;
-    see :func:`run_text_policies`."""
+    The node has room for the sequence, of which all maps can be moved; see :func:`run_text_policies`.
+    """
     model = Transformer(CONFIG)
     model.initialize(0)
     sequence = np.random.default_rng(0).integers(1, CONFIG.characters, CONFIG.context + 1)
-    config = _node(model)
-    with _open_node(config, arithmetic) as (ring, simulation):
+    config = _node(model.size, Programs(move_queue=True), Compute(
+        rows=4, activations=16_384, scale_mask=True, sequences=True, buffer_tags=True, far=8192))
+    with _open_node(config) as (ring, simulation):
         return run_text_policies(ring, simulation, model, sequence, share=share, rate=rate)

@@ -1,7 +1,7 @@
 """Training on nodes with far memories, where saved maps of the text model are kept, moved or made again.
 
-Each sequence is a program of three queues (:mod:`host.features.far.lists`), which all nodes are given in front of it:
-a node whose share has no further sequence runs it with one of padding, which adds zeros to its gradients.
+Each sequence is a program of three queues (:mod:`host.features.far.lists`), which all nodes are given before it: a
+node without a further sequence in its share runs it with a sequence of padding, which adds zeros to its gradients.
 """
 
 import functools
@@ -21,23 +21,23 @@ from host.models.transformer import TransformerConfig
 from host.training.record import TrainingConfig
 from host.training.workloads import CharacterModel
 
-__all__ = ["FarTextComputer", "check_far_text", "far_text_computer", "far_text_lists", "far_text_node",
+__all__ = ["FarTextComputer", "check_far_text", "far_text_lists", "far_text_node",
            "operations_of"]
 
 
 class FarTextComputer(TextComputer):
-    """Sequences that the nodes of a ring differentiate by programs; :func:`far_text_node` has made the nodes."""
+    """Sequences that the nodes of a ring differentiate by programs."""
 
     programmed = True
 
     def __init__(self, ring: TrainingRing, lists: FarText):
         super().__init__(ring, lists.whole)
         self.notes = [lists.line]
-        self._far = lists
+        self.lists = lists
         self._programs = [lists.program(further=further) for further in (False, True)]
 
     def prepare(self) -> None:
-        self._ring.memory.write_activations([self._far.words] * self._ring.nodes, self._far.base)
+        self._ring.memory.write_activations([self.lists.words] * self._ring.nodes, self.lists.base)
 
     def give(self, shares: Sequence[Sequence[Characters]], *, odd: int = 0) -> None:
         most = max(map(len, shares))
@@ -50,11 +50,11 @@ class FarTextComputer(TextComputer):
         nodes, planned = self._ring.nodes, 0
         for number in range(max(self.lengths)):
             program = self._programs[number > 0]
-            self._ring.programs.load([self._far.node_program(program, number, rank, nodes) for rank in range(nodes)])
+            self._ring.programs.load([self.lists.node_program(program, number, rank, nodes) for rank in range(nodes)])
             cycles = total([cycles, self._ring.programs.run(collectives=0).outcome.cycles])
-            planned += self._far.cycles[number > 0]
+            planned += self.lists.cycles[number > 0]
         taken = "" if cycles is None else f", in {cycles:,} cycles, {cycles / planned:.4f} of their timelines"
-        self.notes = [self._far.line, f"sequences: {max(self.lengths)}, one behind the other{taken}"]
+        self.notes = [self.lists.line, f"sequences: {max(self.lengths)}, one behind the other{taken}"]
         return cycles
 
 
@@ -66,8 +66,7 @@ def operations_of(config: TransformerConfig, units: Units) -> TextOperations:
 
 def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
                    words: int) -> FarText:
-    """Lists of a run, by a plan that is made before the first pass; ``PlanError`` if buffers, or lists, have no
-    room."""
+    """Lists of a run, planned before the first pass; raises ``PlanError`` if buffers, or lists, have no room."""
     assert config.far is not None
     return fit_text(operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes)),
                     activations=config.far.activations, kind=config.far.kind, rate=config.far.rate,
@@ -75,26 +74,19 @@ def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeC
 
 
 def far_text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
-    """The same node with functions of sequences, three queues, and room for a run in its activation memory; and with
-    a far memory that has room for all maps."""
+    """The same node with functions of sequences, three queues, and room for a run in its activation memory, and for
+    all maps in its far memory."""
     operations = operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes))
     maps = sum(map(operations.words, operations.saved.maps))
-    found = node.replace(masking=False, programs={"move_queue": True}, compute={
+    node = node.replace(masking=False, programs={"move_queue": True}, compute={
         "scale_mask": True, "sequences": True, "far": 1 << (maps - 1).bit_length()})
-    end = far_text_lists(workload, config, found, nodes, 1 << 24).end
-    return found.replace(compute={"activations": max(node.compute.activations, 1 << (end - 1).bit_length())})
+    end = far_text_lists(workload, config, node, nodes, 1 << 24).end
+    return node.replace(compute={"activations": max(node.compute.activations, 1 << (end - 1).bit_length())})
 
 
 def check_far_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> None:
-    """Check that nodes can compute a run of the text model by its plan; ``ValueError`` with the reason if they
-    cannot."""
+    """Raise ``ValueError`` with the reason if nodes cannot compute a run of the text model by its plan."""
     check_sequences(node, config)
     if node.queues != 3 or not node.far_words:
         raise ValueError("Nodes must have three queues and a far memory for saved maps to be moved")
     far_text_lists(workload, config, node, nodes, node.compute.activations)
-
-
-def far_text_computer(ring: TrainingRing, workload: CharacterModel, config: TrainingConfig) -> FarTextComputer:
-    """Computation of the nodes of a ring in a run."""
-    node = ring.config
-    return FarTextComputer(ring, far_text_lists(workload, config, node, ring.nodes, node.compute.activations))

@@ -1,13 +1,340 @@
-"""The lab `gradring lab memory`."""
+"""The lab `gradring lab memory`: results of the planner and of the timeline of memory, in parts that are kept.
 
+Cycles are modelled (:mod:`host.features.compute.memory.chain`, :mod:`host.features.compute.memory.steps`), except in
+parts ``nodes`` and ``text nodes``, where a simulated node takes them.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
+
+from host.columns import Column, Table
+from host.features.compute.instructions import Array
+from host.features.compute.lists import compile_lists
+from host.features.compute.memory.chain import EXHAUSTIVE, Chain, decide, exhaustive, greedy, layers_chain
+from host.features.compute.memory.checker import dead_reads, injected, overlaps, random_chain, random_profile
+from host.features.compute.memory.plan import Profile, make_plan, planned, rooms_of
+from host.features.compute.memory.steps import perceptron_profile
+from host.features.compute.text_lists import compile_text, engine_of
+from host.features.compute.text_steps import CONFIG, text_chain, text_program
+from host.features.far.steps import FarStep, far_steps, far_text_steps
 from host.labs.kit import BUILD, Results
-from host.labs.memory.report import Parts
+from host.models.layer_shapes import layers_of
+from host.models.text import Batch
+from host.models.transformer import Transformer
 from host.options import Option, command
+from host.output import write_json
+from sim import json_files
+from sim.arithmetic.functions import column_sums
 
-__all__ = ["memory_lab"]
+__all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Parts", "bits", "chains", "checks", "differentiated", "far",
+           "memory_lab", "nodes", "programs", "text_nodes"]
+
+#: Overlaps that are put into plans, passes of plans that are right, and random chains.
+INJECTED, PASSES, CHAINS = 100, 1000, 250
+_CHAINS = 50  # random chains of a part
+#: Fraction of them with the best plan found by a greedy search, and the most by which it may be slower.
+_EQUAL, _MOST = 0.95, 1.06
+#: Words that the text model's buffers may take, and the least fraction that the strict rule saves in its lists.
+_ACTIVATIONS, _STRICT = 8192, 0.45
+#: Perceptrons, with batches of 32, on arrays of 4 by 4.
+_WIDTHS = ((64, 64, 10), (64, *[64] * 9, 10), (64, 128, 96, 48, 10))
+_EXAMPLES, _ARRAY = 32, Array(rows=4, lanes=4)
+#: Options of the text model's programs.
+_TEXT: Mapping[str, dict[str, Any]] = {
+    "text, as it is": {}, "text, normals scaled again": {"scaled_again": True}, "text, in place": {"in_place": True},
+    "text, both": {"scaled_again": True, "in_place": True}}
+#: Lists of the text model: whether normals are scaled again in backward.
+_LISTS = {"lists of text": False, "lists of text, normals scaled again": True}
+#: Chains, budgets as shares of the saved words, and words per cycle of far memory.
+_FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("text", 0.6, 1 / 8),
+        ("text", 0.5, 1 / 4), ("text", 0.5, 1 / 2), ("text", 0.6, 1 / 2), ("layers", 0.5, 1 / 2))
+#: Budgets and rates of steps on a simulated node, of the second perceptron.
+_NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
+_TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))  # the same of the text model
+#: Fractions of cycles by which a node may differ from a timeline, and two equally fast steps from each other.
+_NEAR, _EVEN = 0.03, 0.001
+
+
+def _name(widths: tuple[int, ...]) -> str:
+    inner = "64x9" if widths[1:-1] == (64,) * 9 else "-".join(map(str, widths[1:-1]))
+    return f"{widths[0]}-{inner}-{widths[-1]}"
+
+
+def _row(name: str, profile: Profile) -> dict[str, Any]:
+    """Words of a program by every method, with both checks of each."""
+    places = {method: dict(zip(profile.words, bases, strict=True))
+              for method, bases in planned(profile.lifetimes).items()}
+    words = {method: max(base + profile.words[name] for name, base in bases.items())
+             for method, bases in places.items()}
+    wrong = [method for method, bases in places.items() if overlaps(profile, bases) or dead_reads(profile, bases)]
+    return {"program": name, "buffers": len(profile.words), "naive": profile.naive, "live": profile.live,
+            "words": words, "digest": profile.digest, "wrong": wrong}
+
+
+def programs() -> list[dict[str, Any]]:
+    """Words of the lists of perceptrons and of the text model, and of programs of steps of both."""
+    profiles: dict[str, Profile] = {}
+    for widths in _WIDTHS:
+        lists = compile_lists(layers_of(widths), array=_ARRAY, examples=_EXAMPLES, words=1 << 20)
+        profiles[f"lists of {_name(widths)}"] = lists.programs[0].profile(rooms_of(lists.plan), _ARRAY.engine())
+    for name, again in _LISTS.items():
+        text = compile_text(CONFIG, array=_ARRAY, sequences=1, words=1 << 20, scaled_again=again)
+        profiles[name] = text.programs[0].profile(rooms_of(text.plan), engine_of(_ARRAY))
+    profiles |= {f"{_name(widths)}, softmax apart": perceptron_profile(widths, _EXAMPLES) for widths in _WIDTHS}
+    profiles |= {name: text_program(**options).profile for name, options in _TEXT.items()}
+    return [_row(name, profile) for name, profile in profiles.items()]
+
+
+def checks() -> dict[str, int]:
+    """Overlaps put into plans of random programs, how many of them both checks find, and alarms in right plans.
+
+    A pass is a random program that is carried out under its plan.
+    """
+    generator = np.random.default_rng(0)
+    count = {"injected": 0, "overlaps": 0, "dead_reads": 0, "passes": 0, "alarms": 0}
+    while count["injected"] < INJECTED or count["passes"] < PASSES:
+        profile = random_profile(generator)
+        plan = make_plan(profile, rounds=20)
+        if count["passes"] < PASSES:
+            count["passes"] += 1
+            count["alarms"] += bool(overlaps(profile, plan.places) or dead_reads(profile, plan.places))
+        wrong = injected(profile, plan.places, generator) if count["injected"] < INJECTED else None
+        if wrong is not None:
+            count["injected"] += 1
+            count["overlaps"] += bool(overlaps(profile, wrong))
+            count["dead_reads"] += bool(dead_reads(profile, wrong))
+    return count
+
+
+def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bool, int]:
+    """Whether loss and gradient of a random sequence, in the words of a plan, have the host's bits; and the words.
+
+    Padding follows ``length`` characters. Options are those of
+    :func:`~host.features.compute.text_steps.text_program`.
+    """
+    generator, context = np.random.default_rng(length), model.config.context
+    tokens, labels = generator.integers(0, model.config.characters, (2, context))
+    tokens[length:] = labels[length:] = 0
+    loss, expected = model.differentiate(Batch(tokens[None], labels[None], np.array([length])))
+    gradient = np.full(model.size, np.nan, np.float32)
+    program = text_program(model.config, parameters=model.parameters, gradient=gradient, length=length, **options)
+    plan = make_plan(program.profile)
+    taken = program.run(plan.places, {"tokens": tokens[:, None], "labels": labels[:, None]})
+    same = (float(column_sums(taken["losses"][:length])[0]) == loss
+            and np.array_equal(gradient.view(np.uint32), expected.view(np.uint32)))
+    return same, plan.peak
+
+
+def bits() -> list[dict[str, Any]]:
+    """The text model's programs in the words of their plans: lengths at which they have the host's bits."""
+    model = Transformer(CONFIG)
+    model.initialize(0)
+    rows = []
+    for name, options in _TEXT.items():
+        results = [differentiated(model, length, **options) for length in range(1, CONFIG.context + 1)]
+        rows.append({"program": name, "lengths": len(results), "same": sum(same for same, _ in results),
+                     "words": results[-1][1]})
+    return rows
+
+
+def far() -> list[dict[str, Any]]:
+    """Modelled cycles with far memory, divided by the cycles of a step that keeps all maps."""
+    chains: dict[str, Chain] = {"text": text_chain(), "layers": layers_chain(9, width=64, examples=32)}
+    rows: list[dict[str, Any]] = []
+    for name, share, rate in _FAR:
+        chain = chains[name]
+        row: dict[str, Any] = {"chain": chain.name, "share": share, "budget": int(share * chain.words), "rate": rate,
+                               "cycles": chain.cycles}
+        for kind in ("swap", "recompute", "mixed"):
+            plan = decide(chain, budget=row["budget"], rate=rate, kind=kind)
+            row[kind] = None if plan is None else {
+                "cycles": plan.run.cycles, "factor": plan.run.cycles / chain.cycles, "peak": plan.run.peak,
+                "far_words": plan.run.far_words, "multiplications": plan.run.multiplications,
+                "policies": [policy.name.lower() for policy in plan.policies]}
+        rows.append(row)
+    return rows
+
+
+def nodes() -> list[dict[str, Any]]:
+    """Steps of a perceptron on a simulated node with a far memory, under each policy."""
+    return [row for share, rate in _NODES for row in _steps(
+        _name(_WIDTHS[1]), share, rate, far_steps(_WIDTHS[1], examples=_EXAMPLES, share=share, rate=rate))]
+
+
+def text_nodes() -> list[dict[str, Any]]:
+    """A sequence of the text model on a simulated node with a far memory, under each policy."""
+    return [row for share, rate in _TEXT_NODES
+            for row in _steps("text", share, rate, far_text_steps(share=share, rate=rate))]
+
+
+def _steps(chain: str, share: float, rate: float, steps: list[FarStep]) -> list[dict[str, Any]]:
+    """Rows of steps, with their cycles divided by the first one's, which keeps all maps."""
+    return [{"chain": chain, "share": share, "rate": rate, **dataclasses.asdict(step),
+             "policies": [policy.name.lower() for policy in step.policies], "factor": step.cycles / steps[0].cycles}
+            for step in steps]
+
+
+def chains(seed: int) -> list[float]:
+    """Cycles of greedy plans divided by those of exhaustive ones, of random chains that some plan fits."""
+    generator = np.random.default_rng(seed)
+    ratios: list[float] = []
+    while len(ratios) < _CHAINS:
+        chain, budget, rate = random_chain(generator, most=EXHAUSTIVE)
+        best, found = (search(chain, budget=budget, rate=rate) for search in (exhaustive, greedy))
+        if best is not None:
+            ratios.append(found.run.cycles / best.run.cycles if found is not None else float("inf"))
+    return ratios
+
+
+#: Parts of the results, by name.
+PARTS: Mapping[str, Callable[[], Any]] = {
+    "programs": programs, "checks": checks, "bits": bits, "far": far, "nodes": nodes,
+    "text nodes": text_nodes,
+    **{f"chains {seed}": functools.partial(chains, seed) for seed in range(CHAINS // _CHAINS)}}
+
+
+def _sources() -> list[Path]:
+    """Modules with results that are kept."""
+    folder = Path(__file__).parents[2]
+    return [Path(__file__), *(path for name in ("features/compute", "features/far", "models")
+                              for path in sorted((folder / name).rglob("*.py")))]
+
+
+def _digest() -> str:
+    """SHA-256 of the modules with results that are kept."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in _sources())).hexdigest()
+
+
+class Parts:
+    """Parts that are kept in a JSON file, unless it is damaged or of another version of the planner."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._source = _digest()
+        self.parts: dict[str, Any] = {}  # results of the parts that are there
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            kept = json_files.read_sealed(path)
+            if kept["source"] == self._source:
+                self.parts = kept["parts"]
+
+    def complete(self) -> Iterator[str]:
+        """Yield the name of each part that is missing, then make it and write the file."""
+        for name, part in PARTS.items():
+            if name not in self.parts:
+                yield name
+                self.parts[name] = part()
+                write_json(self._path, json_files.sealed({"source": self._source, "parts": self.parts}))
+
+    @property
+    def ratios(self) -> list[float]:
+        """Cycles of greedy plans divided by those of exhaustive ones."""
+        return [ratio for name, part in self.parts.items() if name.startswith("chains") for ratio in part]
+
+    def failures(self) -> list[str]:
+        """Statements that should hold of the results, and do not."""
+        checks, ratios = self.parts["checks"], self.ratios
+        rows = {row["program"]: row for row in self.parts["programs"]}
+        again = [rows[name] for name in ("text, normals scaled again", "lists of text, normals scaled again")]
+        lists, steps = rows["lists of text"], self.parts["nodes"] + self.parts["text nodes"]
+        cycles = {(row["chain"], row["share"], row["rate"], row["kind"]): row["cycles"] for row in steps}
+        statements = {
+            "a plan with an overlap": any(row["wrong"] for row in self.parts["programs"]),
+            "a search above the words that are alive": any(
+                row["words"]["search"] != row["live"] for row in self.parts["programs"]),
+            "a text program above 8,192 words": any(row["words"]["shared"] > _ACTIVATIONS for row in again),
+            "lists of text that share less than is alive": again[1]["words"]["shared"] != again[1]["live"],
+            "lists of text of which the strict rule saves too little": (
+                lists["words"]["strict"] > (1 - _STRICT) * lists["naive"]),
+            "an overlap that was not found": min(checks["overlaps"], checks["dead_reads"]) < checks["injected"],
+            "a false alarm": checks["alarms"],
+            "other bits than the host's": any(row["same"] < row["lengths"] for row in self.parts["bits"]),
+            "a mixed plan that is slower than another": any(
+                row["mixed"]["cycles"] > min(row[kind]["cycles"] for kind in ("swap", "recompute") if row[kind])
+                for row in self.parts["far"]),
+            "a plan above its budget": any(row[kind]["peak"] > row["budget"] for row in self.parts["far"]
+                                           for kind in ("swap", "recompute", "mixed") if row[kind]),
+            "a step on a node with other bits than the host's": any(not row["same"] for row in steps),
+            "a step on a node that is not its plan": any(
+                row["far_words"] != row["planned"] or row["peak"] > row["budget"]
+                or abs(row["cycles"] - row["timeline"]) > _NEAR * row["timeline"] for row in steps),
+            "a mixed step on a node that is slower than another": any(
+                kind == "mixed" and count > (1 + _EVEN) * min(
+                    cycles.get((*which, other), count) for other in ("swap", "recompute"))
+                for (*which, kind), count in cycles.items()),
+            "greedy plans that are not those of an exhaustive search": (
+                sum(ratio == 1 for ratio in ratios) < _EQUAL * len(ratios) or max(ratios) > _MOST)}
+        return [name for name, failed in statements.items() if failed]
+
+    def tables(self) -> list[Table]:
+        """Words of programs, modelled plans with far memory, and steps on a simulated node."""
+        parts = self.parts
+        return [
+            Table("words of the activation memory", _PROGRAM, parts["programs"]),
+            Table("modelled cycles, divided by those of a step that keeps all maps; what follows mixed belongs to it",
+                  _PLAN, parts["far"]),
+            *(Table(f"steps on a simulated node, and the timelines of their plans: "
+                    f"{', '.join(dict.fromkeys(row['chain'] for row in parts[part]))}", _STEP, parts[part])
+              for part in ("nodes", "text nodes"))]
+
+    def lines(self) -> list[str]:
+        """Other results, in lines."""
+        checks, ratios = self.parts["checks"], self.ratios
+        return [
+            f"overlaps: of {checks['injected']} put into plans, {checks['overlaps']} found by lifetimes and "
+            f"{checks['dead_reads']} by owners of words; {checks['alarms']} alarms in {checks['passes']:,} passes of "
+            f"right plans",
+            *(f"{row['program']}: in {row['words']:,} words, {row['same']} of {row['lengths']} lengths with the "
+              f"host's bits" for row in self.parts["bits"]),
+            f"greedy plans of {len(ratios)} random chains: {sum(ratio == 1 for ratio in ratios)} are as fast as the "
+            f"best, the slowest takes {max(ratios):.3f} of its cycles",
+            "cycles, products and passes of chains, and far memory: modelled; of the steps on a simulated node, only "
+            "far memory"]
+
+
+def _words(method: str) -> Column:
+    """Words by a method, and the saving against naive plans."""
+    return Column(method, format=str, of=lambda row: (
+        f"{row['words'][method]:,} ({row['words'][method] / row['naive'] - 1:+.1%})"))
+
+
+def _factor(kind: str) -> Column:
+    """Cycles of a kind of plan, divided by the cycles of a step that keeps all maps."""
+    return Column(kind, format=str, of=lambda row: f"{row[kind]['factor']:.3f}" if row[kind] else "no room")
+
+
+def _policies(policies: Sequence[str]) -> str:
+    """Plan of maps by the first letters of keep, swap and recompute."""
+    return "".join(policy[0] for policy in policies)
+
+
+_RATE = Column("rate", format=lambda rate: f"1/{1 / rate:.0f}")
+_PROGRAM = (
+    Column("program"), Column("naive", format=","), _words("strict"),
+    Column("shared", format=",", of=lambda row: row["words"]["shared"]),
+    Column("lowest_fit", format=",", of=lambda row: min(
+        words for method, words in row["words"].items() if method.startswith("lowest fit"))),
+    _words("search"), Column("live", format=","))
+_PLAN = (
+    Column("chain"), Column("budget", format=str, of=lambda row: f"{row['budget']:,} ({row['share']:.0%})"), _RATE,
+    *map(_factor, ("swap", "recompute", "mixed")),
+    Column("plan", of=lambda row: _policies(row["mixed"]["policies"])),
+    Column("moved_words", format=",", of=lambda row: row["mixed"]["far_words"]),
+    Column("more_products", format=",", of=lambda row: row["mixed"]["multiplications"]))
+_STEP = (
+    Column("kind", title="plan"), Column("policies", format=_policies, title="maps"),
+    Column("budget", format=","), _RATE, Column("cycles", format=","),
+    Column("factor", format=".3f", title="of keep"),
+    Column("of_timeline", format=".4f", of=lambda row: row["cycles"] / row["timeline"]),
+    Column("far_words", format=",", title="moved words"),
+    Column("multiplications", format=",", title="more products"),
+    Column("same", format=lambda same: "right" if same else "WRONG", title="bits"))
 
 
 @command

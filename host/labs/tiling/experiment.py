@@ -26,10 +26,10 @@ from sim.verilated.native import Arithmetic
 __all__ = ["ARRAY", "METHODS", "TASKS", "Check", "Cost", "Level", "Result", "Task", "check", "check_installed",
            "compare", "compare_all", "optimum"]
 
-#: Array whose products are searched.
+#: Array of the products.
 ARRAY = Array(rows=4, lanes=4)
 
-#: Searches, by name; a new one is entered here.
+#: Searches by name.
 METHODS: Mapping[str, Callable[[Evaluations, np.random.Generator], None]] = {
     "G-BFS": best_first,
     "N-A2C": actor_critic,
@@ -38,22 +38,19 @@ METHODS: Mapping[str, Callable[[Evaluations, np.random.Generator], None]] = {
     "Optuna TPE": optuna_search,
 }
 
-#: Most seeds of a tuner that takes minutes for a large space, and the states from which on a space is large.
+#: Most seeds of a tuner that takes minutes for a large space, and the states of a large space.
 _FEW, _LARGE = 3, 100_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """Product whose factors are searched."""
+    """Product with factors to search."""
 
-    #: m, k and n, and the levels of each.
-    sizes: tuple[int, int, int]
-    depths: tuple[int, int, int]
-    #: Evaluations of a search.
-    budget: int
+    sizes: tuple[int, int, int]  # m, k and n
+    depths: tuple[int, int, int]  # levels of each
+    budget: int  # evaluations of a search
     seeds: int
-    #: Whether the cost is that of a node; if not, it is estimated.
-    gateware: bool = True
+    gateware: bool = True  # whether a node counts the cost; otherwise it is estimated
 
     @property
     def name(self) -> str:
@@ -75,48 +72,38 @@ TASKS = (
 class Result:
     """Searches of one method."""
 
-    #: Product, and search.
-    task: str
-    method: str
-
-    #: Least cost that each seed has found.
-    best: list[int]
-    #: Least cost after each evaluation.
-    curves: list[list[int]]
-    #: Evaluations of states that fit, in the mean.
-    measured: float
+    task: str  # product
+    method: str  # search
+    best: list[int]  # least cost that each seed has found
+    curves: list[list[int]]  # least cost after each evaluation
+    measured: float  # mean of the evaluations of states that fit
 
     def ratios(self, optimum: int) -> list[float]:
-        return [found / optimum for found in self.best]
+        return [cost / optimum for cost in self.best]
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
     """States that were carried out on a node, against the model."""
 
-    #: Product and levels.
-    name: str
-    #: States that were carried out.
-    states: int
-    #: States with other cycles than the model.
-    wrong: int
-    #: SHA-256 of C, which is the same for all states.
-    digest: str
-    #: Least and largest ratio of estimated cycles to counted ones.
-    least: float
-    most: float
+    name: str  # product and levels
+    states: int  # states that were carried out
+    wrong: int  # states with other cycles than the model
+    digest: str  # SHA-256 of C, which is the same for all states
+    least: float  # least ratio of estimated cycles to counted ones
+    most: float  # largest one
 
 
 def check_installed(methods: Sequence[str]) -> None:
-    """Raise a ``ValueError`` that says what to do if a search needs what is not installed."""
+    """Raise ``ValueError``, with what to do, if a search needs a package that is not installed."""
     if any(method.startswith("Optuna") for method in methods) and importlib.util.find_spec("optuna") is None:
         raise ValueError("Optuna is not installed: run 'make tiling', which installs it, or choose other searches, "
                          "as in --methods G-BFS,N-A2C,random,annealing")
 
 
-def plans(nest: Nest) -> Iterator[Plan]:
+def plans(nest: Nest) -> list[Plan]:
     """Different plans of all states that fit."""
-    return iter(dict.fromkeys(found for found in map(nest.plan, nest.space) if isinstance(found, Plan)))
+    return list(dict.fromkeys(plan for plan in map(nest.plan, nest.space) if isinstance(plan, Plan)))
 
 
 def optimum(task: Task, cost: Cost) -> int:
@@ -166,11 +153,13 @@ def compare_all(arithmetic: Arithmetic, methods: Sequence[str], *, seeds: int | 
 def check(sizes: tuple[int, int, int], depths: tuple[int, int, int], arithmetic: Arithmetic, *, levels: Levels = (),
           most: int | None = None, array: Array = ARRAY,
           announce: Callable[[str], None] = lambda stage: None) -> Check:
-    """Carry states out on a node, all that fit or a random part of them, and compare their cycles with the model's;
-    ``WrongProductError`` if two plans have different results."""
+    """Carry states out on a node, all that fit or ``most`` random ones, and compare their cycles with the model's.
+
+    Raises ``WrongProductError``: two plans have different results.
+    """
     nest = Nest(Space(sizes, depths), array, product(sizes, array), levels)
-    chosen = list(plans(nest))
-    if levels and Level.PRODUCTS in levels:
+    chosen = plans(nest)
+    if Level.PRODUCTS in levels:
         chosen = [plan for plan in chosen if plan.products > 1]
     if most is not None and most < len(chosen):
         picked = np.random.default_rng(0).choice(len(chosen), most, replace=False)
@@ -180,6 +169,6 @@ def check(sizes: tuple[int, int, int], depths: tuple[int, int, int], arithmetic:
     announce(f"{name}: {len(chosen)} states on a node")
     with node_cost(nest, arithmetic, announce=announce) as cost:
         cycles = [cost(plan) for plan in chosen]
-    wrong = sum(model(plan) != found for plan, found in zip(chosen, cycles, strict=True))
-    ratios = [estimate(plan) / found for plan, found in zip(chosen, cycles, strict=True)]
+    wrong = sum(model(plan) != count for plan, count in zip(chosen, cycles, strict=True))
+    ratios = [estimate(plan) / count for plan, count in zip(chosen, cycles, strict=True)]
     return Check(name, len(chosen), wrong, cost.digest, min(ratios), max(ratios))

@@ -1,21 +1,69 @@
-"""The lab `gradring lab tiling`."""
+"""The lab `gradring lab tiling`, and its table, JSON and picture: least cost over evaluations."""
 
 import functools
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
+
+from host.columns import Column, Table, columns_of, record
 from host.console import ArithmeticOption
 from host.labs.kit import BUILD, Results, chosen_names, end
-from host.labs.tiling import experiment, report
+from host.labs.tiling import experiment
+from host.labs.tiling.experiment import Check, Result
 from host.options import Option, command
+from host.reports.style import COLOURS, FAINT, INK, picture
+from host.schema import Schema
 from sim.verilated.native import Arithmetic
 
-__all__ = ["tiling_lab"]
+__all__ = ["SCHEMA", "describe", "draw", "table", "tiling_lab"]
 
-#: States that are carried out with arithmetic of gateware next to native arithmetic.
-_GATEWARE = 20
+_GATEWARE = 20  # states that are carried out with arithmetic of gateware next to native arithmetic
 #: States whose fourth level is carried out, and those of them without ``--full``.
 _PRODUCTS, _SAMPLE = 240, 12
+_COLORS = (COLOURS[0], COLOURS[4], FAINT, COLOURS[5], COLOURS[6], INK)
+#: Columns of checks and of results in JSON.
+_CHECKS, _RESULTS = columns_of(Check, least="min_ratio", most="max_ratio"), columns_of(Result)
+
+#: Report of the comparison.
+SCHEMA = Schema("gradring.tiling", 1, columns_of(
+    "optimum", Column("checks", columns=_CHECKS), Column("results", columns=_RESULTS)))
+
+
+def describe(results: Sequence[Result], optimum: Mapping[str, int], checks: Sequence[Check]) -> dict[str, Any]:
+    """The report."""
+    return SCHEMA.report({"optimum": optimum, "checks": [record(_CHECKS, row) for row in checks],
+                          "results": [record(_RESULTS, row) for row in results]})
+
+
+def table(results: Sequence[Result], optimum: Mapping[str, int]) -> Table:
+    """Results of all searches; costs are divided by the optimum of the task."""
+    def ratios(result: Result) -> list[float]:
+        return result.ratios(optimum[result.task])
+
+    return Table("cycles that searches reach, divided by the optimum", (
+        Column("task", title="product"), Column("method", title="search"),
+        Column("seeds", format=",", of=lambda result: len(result.best)),
+        Column("mean", format=".3f", of=lambda result: statistics.mean(ratios(result))),
+        Column("worst", format=".3f", of=lambda result: max(ratios(result))),
+        Column("optimum", format=",", of=lambda result: sum(ratio == 1 for ratio in ratios(result))),
+        Column("within 1 %", format=",", of=lambda result: sum(ratio <= 1.01 for ratio in ratios(result))),
+        Column("measured", format=".0f", title="evaluations that fit")), results, group=lambda result: result.task)
+
+
+def draw(results: Sequence[Result], optimum: Mapping[str, int], path: Path) -> None:
+    """Draw the median over the seeds of the least cost, divided by the optimum, a panel for each product."""
+    tasks = list(dict.fromkeys(result.task for result in results))
+    with picture(path, size=(4.6 * len(tasks), 4.4), columns=len(tasks)) as panels:
+        for axes, task in zip(panels, tasks, strict=True):
+            for color, result in zip(_COLORS, (result for result in results if result.task == task), strict=False):
+                curves = np.array(result.curves) / optimum[task]
+                axes.plot(np.arange(1, curves.shape[1] + 1), np.median(curves, 0), color=color, label=result.method)
+            axes.set(title=task, xlabel="evaluations", ylim=(0.98, 2.2))
+        panels[0].set_ylabel("least cycles / optimum (median of seeds)")
+        panels[-1].legend()
 
 
 @command
@@ -47,7 +95,7 @@ def tiling_lab(
     for one in checks:
         results.show(f"{one.name}: {one.states} states on a node, {one.wrong} not in the cycles of the model; C "
                      f"{one.digest[:16]}; estimate {one.least:.3f} to {one.most:.3f} of the cycles")
-    results.show(report.table(searched, best), "costs of 1024 x 1024 x 1024 are estimated: modelled")
-    results.write(report.describe(searched, best, checks), functools.partial(report.draw, searched, best))
+    results.show(table(searched, best), "costs of 1024 x 1024 x 1024 are estimated: modelled")
+    results.write(describe(searched, best, checks), functools.partial(draw, searched, best))
     results.show_paths()
     end(any(one.wrong for one in checks))

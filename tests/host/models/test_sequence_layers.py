@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from host.models.layers import Attention, Dense, Embedding, LayerNorm, keep
+from host.models.layers import Attention, Embedding, LayerNorm, Linear, keep
 from tests.host.models.tiny import single, slope
 
 
 @pytest.mark.parametrize(("layer", "shape"), [
-    (Dense(5, 3), (2, 4, 5)), (LayerNorm(5), (2, 3, 5)),
+    (Linear(5, 3), (2, 4, 5)), (LayerNorm(5), (2, 3, 5)),
     (Attention(6, 2), (2, 4, 6)), (Attention(3, 1), (1, 1, 3)),
-], ids=["dense", "layer_norm", "attention", "attention_1"])
+], ids=["linear", "layer_norm", "attention", "attention_1"])
 def test_layer(layer, shape):
     generator = np.random.default_rng(1)
     x = generator.standard_normal(shape)
@@ -56,7 +56,7 @@ def test_attention(heads):
     layer = Attention(8, heads)
     parameters = single(layer.shapes, generator.standard_normal)
     lengths = np.array([6, 1, 3])
-    weights = layer.weights(generator.standard_normal((3, 6, 8)).astype(np.float32), parameters, lengths)
+    _, (*_, weights) = layer.forward(generator.standard_normal((3, 6, 8)).astype(np.float32), parameters, lengths)
     assert weights.dtype == np.float32
     assert weights.shape == (3, heads, 6, 6)
     kept = np.broadcast_to(keep(6, lengths)[:, None], weights.shape)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from host.models.layers import Attention, Dense, Embedding, LayerNorm, Linear, ReLU, SoftmaxCrossEntropy, perceptron
+from host.models.layers import Attention, Embedding, LayerNorm, Linear, ReLU, mask, perceptron
+from sim.arithmetic.functions import cross_entropy
 from sim.golden import summation as golden
 from tests.host.models.tiny import same, single
 
@@ -29,8 +30,8 @@ def test_linear():
     assert same(inward, golden.product(upstream, parameters["weight"]))
 
 
-def test_dense():
-    layer = Dense(6, 4)
+def test_linear_of_sequences():
+    layer = Linear(6, 4)
     parameters, x, gradients, generator = draw(layer, (3, 5, 6))
     output, cache = layer.forward(x, parameters)
     assert same(output, golden.product(
@@ -55,7 +56,7 @@ def test_cross_entropy():
     generator = np.random.default_rng(2)
     scores = (generator.standard_normal((30, 10)) * 4).astype(np.float32)
     labels = generator.integers(0, 10, 30)
-    loss, gradient = SoftmaxCrossEntropy()(scores, labels)
+    loss, gradient = cross_entropy(scores, labels)
     expected = golden.cross_entropy(scores, labels)
     assert loss == expected[0]
     assert same(gradient, expected[1])
@@ -102,7 +103,7 @@ def test_attention():
     scores, _ = layer.scores(x, parameters)
     query, key, value = parts
     assert same(scores, golden.product(query, key.swapaxes(-1, -2)) * np.float32(1 / np.sqrt(3)))
-    assert same(weights, golden.softmax(layer._mask(scores, np.array([4, 2]))))
+    assert same(weights, golden.softmax(mask(scores, np.array([4, 2]))))
     assert same(heads, layer._join(golden.product(weights, value)[None]))
     assert same(output, matrix(heads, parameters["outward"]))
     upstream = generator.standard_normal(output.shape).astype(np.float32)

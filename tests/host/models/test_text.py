@@ -3,19 +3,7 @@ from pydoc_data.topics import topics as source
 import numpy as np
 import pytest
 
-from host.models.text import (
-    ALPHABET,
-    REPLACEMENT,
-    Batch,
-    Bigram,
-    batches,
-    collate,
-    cut,
-    decode,
-    encode,
-    lines,
-    topics,
-)
+from host.models.text import ALPHABET, REPLACEMENT, Batch, Bigram, collate, cut, decode, encode, lines, topics
 
 
 def sequences(*texts):
@@ -99,35 +87,15 @@ class TestBatch:
         assert batch.inputs.tolist() == [[5, 6, 7], [1, 0, 0], [3, 4, 0]]
         assert batch.targets.tolist() == [[6, 7, 8], [2, 0, 0], [4, 9, 0]]
         assert batch.lengths.tolist() == [3, 1, 2]
-        assert batch.real.tolist() == [[True, True, True], [True, False, False], [True, True, False]]
 
     def test_none(self):
         batch = collate([])
         assert isinstance(batch, Batch)
         assert (batch.inputs.shape, batch.targets.shape, batch.lengths.shape) == ((0, 0), (0, 0), (0,))
-        assert batch.real.shape == (0, 0)
 
     def test_too_short(self):
         with pytest.raises(ValueError, match=r"^Sequence must be of at least 2 characters, not 1$"):
             collate(sequences("ab", "a"))
-
-    def test_epochs(self):
-        given = [np.array([n, n]) for n in range(10)]
-        steps = batches(given, 4, np.random.default_rng(1))
-        epochs = []
-        for _ in range(3):
-            epoch = [next(steps) for _ in range(3)]
-            assert [len(step) for step in epoch] == [4, 3, 3]
-            epochs.append([int(sequence[0]) for step in epoch for sequence in step])
-            assert sorted(epochs[-1]) == list(range(10))
-        assert epochs[0] != epochs[1] != epochs[2]
-        again = batches(given, 4, np.random.default_rng(1))
-        assert [int(sequence[0]) for _ in range(3) for sequence in next(again)] == epochs[0]
-
-    def test_of_nothing(self):
-        with pytest.raises(ValueError, match=r"^Batch must be at least 1, not 0$"):
-            next(batches(sequences("ab"), 0, np.random.default_rng(0)))
-        assert list(batches([], 4, np.random.default_rng(0))) == []
 
 
 class TestBigram:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from host.models.text import Batch
+from host.models.text import Batch, collate
 from host.models.transformer import Transformer, TransformerConfig
 
 TINY = TransformerConfig(width=6, heads=2, layers=2, hidden=5, context=5, characters=7)
@@ -33,10 +33,22 @@ def same(a, b):
     return a.dtype == b.dtype == np.float32 and np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
+def mean_loss(model, sequences, batch=64):
+    """Loss per predicted character, in nats; ``batch`` sequences at a time, in the order of their lengths."""
+    ordered = sorted(sequences, key=len)
+    total = sum(model.loss(collate(ordered[n:n + batch])) for n in range(0, len(ordered), batch))
+    return total / sum(len(sequence) - 1 for sequence in sequences)
+
+
+def real(batch):
+    """True at every place that is not padding; of the shape of the inputs."""
+    return np.arange(batch.inputs.shape[1]) < batch.lengths[:, None]
+
+
 def repad(batch, generator, characters=TINY.characters):
     """The same batch with anything in its padding."""
     other = generator.integers(0, characters, (2, *batch.inputs.shape))
-    return Batch(np.where(batch.real, batch.inputs, other[0]), np.where(batch.real, batch.targets, other[1]),
+    return Batch(np.where(real(batch), batch.inputs, other[0]), np.where(real(batch), batch.targets, other[1]),
                  batch.lengths)
 
 

@@ -52,7 +52,7 @@ def admitted(server, connect):
     connection = connect(LISTEN)
     (peer, message), = polled(server, until=Listen)
     assert message == Listen()
-    peer.admit()
+    peer.admitted = True
     return connection, peer
 
 
@@ -151,7 +151,7 @@ def test_large_messages(tmp_path):
         while not ended.is_set():
             for peer, message in server.poll(0.02):
                 if isinstance(message, AllReduce):
-                    peer.admit()
+                    peer.admitted = True
                     peer.send(Answer(well=True, value=message.values * 2))
 
     thread = threading.Thread(target=serve)

@@ -11,6 +11,7 @@ from host.training.record import DivergenceError
 from host.training.trainer import train
 from host.training.workloads import CharacterModel
 from tests.host.golden import SMALL, TEXT, GoldenRing, masked, schedule
+from tests.host.models.tiny import mean_loss
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ class TestText:
         training = train(ring, workload, config)
         assert [step.loss * workload.count(batch.examples) for step, batch in zip(
             training.steps, schedule(200, config), strict=True)] == pytest.approx(losses)
-        assert training.measures[-1] == pytest.approx(workload.model.mean_loss(lines.test), rel=1e-5)
+        assert training.measures[-1] == pytest.approx(mean_loss(workload.model, lines.test), rel=1e-5)
         assert training.measured == [3]
 
     def test_figures(self, lines):
@@ -95,8 +96,8 @@ class TestText:
         parts = []
         for last in (False, True):
             parts.append(workload.measure(3, masked, last=last))
-        assert parts[0] == pytest.approx(workload.model.mean_loss(lines.test[::3]), rel=1e-5)
-        assert parts[1] == pytest.approx(workload.model.mean_loss(lines.test), rel=1e-5)
+        assert parts[0] == pytest.approx(mean_loss(workload.model, lines.test[::3]), rel=1e-5)
+        assert parts[1] == pytest.approx(mean_loss(workload.model, lines.test), rel=1e-5)
 
     def test_seed(self, lines):
         first, second, other = (train(GoldenRing(2), small(lines), dataclasses.replace(TEXT, seed=seed))

@@ -1,8 +1,7 @@
-"""Checks of a plan that know nothing of how it was made, and random programs, chains and overlaps to be checked.
+"""Checks of a plan that do not depend on how it was made, and random programs, chains and overlaps for them.
 
 :func:`overlaps` looks at the words of the buffers that are alive at each operation. :func:`dead_reads` carries the
-program out, word by word, with the owner of each word in place of its value: a modelled memory whose rows carry the
-number of the buffer that wrote them.
+program out in a modelled memory, with the buffer that wrote each word in place of its value.
 """
 
 import dataclasses
@@ -21,26 +20,21 @@ __all__ = ["DeadRead", "Overlap", "dead_reads", "injected", "overlaps", "random_
 class Overlap:
     """Two buffers that are alive at the same time, and have words in common."""
 
-    #: The first operation at which they do.
-    operation: int
-    #: Buffers, the one that begins at the lower word first.
-    one: str
+    operation: int  # the first one at which they do
+    one: str  # buffer that begins at the lower word
     other: str
-    #: Words that both have.
-    begin: int
+    begin: int  # of the words that both have
     end: int
 
 
 @dataclasses.dataclass(frozen=True)
 class DeadRead:
-    """Operation that reads words as a buffer's which another one has written over."""
+    """Operation that reads words of a buffer which another one has written over."""
 
     operation: int
-    #: Buffer that is read, and the one that the first wrong word belongs to.
-    buffer: str
-    owner: str
-    #: Address of this word.
-    word: int
+    buffer: str  # that is read
+    owner: str  # buffer of the first wrong word
+    word: int  # address of this word
 
 
 def overlaps(profile: Profile, places: Mapping[str, int]) -> list[Overlap]:
@@ -49,43 +43,39 @@ def overlaps(profile: Profile, places: Mapping[str, int]) -> list[Overlap]:
     for number, operation in enumerate(profile.operations):
         for name in (*operation.reads, *operation.writes):
             touched.setdefault(name, []).append(number)
-    found: dict[tuple[str, str], Overlap] = {}
+    pairs: dict[tuple[str, str], Overlap] = {}
     for number in range(len(profile.operations)):
-        alive = sorted((places[name], name) for name, mine in touched.items() if min(mine) <= number <= max(mine))
-        for index, (base, name) in enumerate(alive):
-            end = base + profile.words[name]
-            for other_base, other in alive[index + 1:]:
-                if other_base >= end:
-                    break
-                common = min(end, other_base + profile.words[other])
-                found.setdefault((name, other), Overlap(number, name, other, other_base, common))
-    return list(found.values())
+        alive = sorted((places[name], name) for name, at in touched.items() if min(at) <= number <= max(at))
+        for (base, name), (other_base, other) in itertools.combinations(alive, 2):
+            end = min(base + profile.words[name], other_base + profile.words[other])
+            if other_base < end:
+                pairs.setdefault((name, other), Overlap(number, name, other, other_base, end))
+    return list(pairs.values())
 
 
 def dead_reads(profile: Profile, places: Mapping[str, int]) -> list[DeadRead]:
-    """All reads of words that belong to another buffer. An operation reads before it writes, and writes a buffer as a
-    whole."""
+    """All reads of words of another buffer. An operation reads before it writes, and writes whole buffers."""
     names = [*profile.words]
     numbers = {name: number for number, name in enumerate(names)}
     top = max((places[name] + words for name, words in profile.words.items()), default=0)
     owners = np.full(top, -1)
-    found: list[DeadRead] = []
+    reads: list[DeadRead] = []
     for number, operation in enumerate(profile.operations):
         for name in operation.reads:
-            mine = owners[places[name]:places[name] + profile.words[name]]
-            wrong = np.flatnonzero(mine != numbers[name])
+            own = owners[places[name]:places[name] + profile.words[name]]
+            wrong = np.flatnonzero(own != numbers[name])
             if len(wrong):
-                owner = names[mine[wrong[0]]] if mine[wrong[0]] >= 0 else "none"
-                found.append(DeadRead(number, name, owner, places[name] + int(wrong[0])))
+                owner = names[own[wrong[0]]] if own[wrong[0]] >= 0 else "none"
+                reads.append(DeadRead(number, name, owner, places[name] + int(wrong[0])))
         for name in operation.writes:
             owners[places[name]:places[name] + profile.words[name]] = numbers[name]
-    return found
+    return reads
 
 
 def random_profile(generator: np.random.Generator, *, most: int = 30) -> Profile:
     """Program of up to ``most`` operations, each of which writes a buffer and reads up to three earlier ones.
 
-    A quarter of the operations write a buffer again that they read. Words are those of rows, from few to many.
+    A quarter of the operations write a buffer again that they read. Buffers have from few to many rows of words.
     """
     words: dict[str, int] = {}
     operations: list[Operation] = []
@@ -103,12 +93,9 @@ def random_profile(generator: np.random.Generator, *, most: int = 30) -> Profile
 
 
 def injected(profile: Profile, places: Mapping[str, int], generator: np.random.Generator) -> dict[str, int] | None:
-    """Places of which one is moved so that its buffer overlaps another, in words that are read again afterwards.
+    """Places with one buffer moved so that it overlaps another, in words that are read again afterwards.
 
-    Returns
-    -------
-    dict or None
-        None if no two buffers are alive like that.
+    None if no two buffers are alive like that.
     """
     writes: dict[str, list[int]] = {}
     reads: dict[str, list[int]] = {}
@@ -128,7 +115,7 @@ def injected(profile: Profile, places: Mapping[str, int], generator: np.random.G
 
 
 def random_chain(generator: np.random.Generator, *, most: int = 8) -> tuple[Chain, int, float]:
-    """Chain of three to ``most`` maps, a budget that does not hold them all, and the rate of far memory.
+    """Chain of three to ``most`` maps, a budget with room for some of them, and the rate of far memory.
 
     Forward takes 1 to 8 cycles a word, backward about twice as long.
     """

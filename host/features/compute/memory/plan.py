@@ -1,22 +1,20 @@
 """Plans of memory: a place for each buffer, so that buffers which are alive at the same time do not overlap.
 
 A buffer lives from the first operation that writes it to the last one that touches it, which is included. What the
-host gives before a pass, and takes behind it, are operations as well. Places follow from lifetimes:
+host gives before a pass, and takes after it, are operations as well. Places follow from lifetimes:
 
 ===========  ================================================================================================
-strict       by words descending, first use and number, the largest buffer that has no place opens a segment
-             above the last; each other one whose lifetime is disjoint from the opener's joins behind those
+strict       by words descending, first use and number, the largest buffer without a place opens a segment
+             above the last; each buffer with a lifetime disjoint from the opener's joins after the buffers
              that have joined, as long as their words together are at most the opener's
-shared       the same, but a buffer joins at the lowest place of the segment that is free of others which are
-             alive with it
-lowest fit   in some order, each buffer goes to the lowest place that is free while it is alive
+shared       the same, but a buffer joins at the lowest address of the segment that is free while it is alive
+lowest fit   in some order, each buffer goes to the lowest address that is free while it is alive
 search       the best lowest fit, in which buffers that touch the top are moved forward in the order
 ===========  ================================================================================================
 
-Lists of instructions are programs of buffers as well (:class:`ListProgram`): what a list touches is read from its
-words by the golden engine. The words alone say what a program is: no part of the host that made them is asked.
-Operands in the activation memory become buffers by a map of places, so that the same lists at other places are the
-same program.
+Lists of instructions are programs of buffers as well (:class:`ListProgram`): the golden engine reads from their words
+what they touch, without the code that made them. Operands in the activation memory become buffers by a map of places,
+so that the same lists at other places are the same program.
 """
 
 import dataclasses
@@ -35,13 +33,13 @@ from hdl.features.compute.layer_list import BASE_BITS, Place
 from host.driver.planned_lists import PlanError
 from sim.golden.features.compute.compute import Engine, Instruction, Operand, sources
 
-__all__ = ["ORDERS", "ROUNDS", "Lifetime", "ListProgram", "Operation", "Places", "Plan", "Planned",
-           "Profile", "ProfileError", "Room", "live_words", "lowest_fit", "make_plan", "peak", "planned", "rooms_of",
-           "search", "shared", "strict"]
+__all__ = ["ORDERS", "ROUNDS", "Lifetime", "ListProgram", "Operation", "Places", "Plan", "Profile", "ProfileError",
+           "Room", "live_words", "lowest_fit", "make_plan", "peak", "planned", "rooms_of", "search", "shared",
+           "strict"]
 
 
 class ProfileError(ValueError):
-    """Operations cannot be those of a program: a buffer is read before it is written, or has no words."""
+    """Operations are not a program: a buffer is read before it is written, or has no words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Operation:
 class Lifetime:
     """Words that a buffer takes, and when."""
 
-    #: Number of the operation that writes the buffer first, and of the one behind the last that touches it.
+    #: Number of the operation that writes the buffer first, and of the one after the last that touches it.
     first: int
     end: int
 
@@ -79,8 +77,10 @@ class Lifetime:
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """Program whose buffers are known by name; ``ProfileError`` if an operation touches a buffer without words, or
-    reads one that nothing has written; or a buffer is never touched."""
+    """Program with named buffers.
+
+    Raises ``ProfileError``: a buffer has no words, is read before it is written, or is never written.
+    """
 
     #: Words of each buffer, by name.
     words: Mapping[str, int]
@@ -113,7 +113,7 @@ class Profile:
 
     @property
     def naive(self) -> int:
-        """Words of all buffers, each in a place of its own."""
+        """Words of all buffers, of which none shares its place."""
         return sum(self.words.values())
 
     @property
@@ -123,7 +123,7 @@ class Profile:
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of buffers and operations. Places do not change it, and neither do the names of operations."""
+        """SHA-256 of buffers and operations, without places and without names of operations."""
         text = json.dumps([list(self.words.items()), [[one.reads, one.writes] for one in self.operations]])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -137,7 +137,7 @@ def live_words(lifetimes: Sequence[Lifetime]) -> int:
 Places = list[int]
 Buffers = Sequence[Lifetime]
 
-#: Orders of lowest fits: what buffers are sorted by. Buffers that are equal keep the order of their numbers.
+#: Orders of lowest fits: keys that buffers are sorted by. Equal buffers keep the order of their numbers.
 ORDERS: Mapping[str, Callable[[Lifetime], tuple[int, ...]]] = MappingProxyType({
     "first use": lambda one: (one.first,),
     "words": lambda one: (-one.words, one.first),
@@ -160,18 +160,17 @@ def peak(buffers: Buffers, places: Sequence[int]) -> int:
 
 
 def _lowest(one: Lifetime, others: Iterable[tuple[Lifetime, int]]) -> int:
-    """Lowest place that is free of the others which are alive with a buffer."""
-    place = 0
-    for other, base in sorted(((other, base) for other, base in others if other.meets(one)),
-                              key=lambda taken: taken[1]):
-        if place + one.words <= base:
+    """Lowest address of a buffer that is free of other buffers which are alive with it."""
+    address = 0
+    for other, base in sorted((taken for taken in others if taken[0].meets(one)), key=lambda taken: taken[1]):
+        if address + one.words <= base:
             break
-        place = max(place, base + other.words)
-    return place
+        address = max(address, base + other.words)
+    return address
 
 
 def _segments(buffers: Buffers, join: Callable[[Lifetime, Sequence[tuple[Lifetime, int]]], int]) -> Places:
-    """Places in segments that the largest buffers open; ``join`` gives the place of a guest in a segment."""
+    """Places in segments that the largest buffers open; ``join`` gives the address of a guest in a segment."""
     order = _ordered(buffers, ORDERS["words"])
     places: dict[int, int] = {}
     top = 0
@@ -190,17 +189,17 @@ def _segments(buffers: Buffers, join: Callable[[Lifetime, Sequence[tuple[Lifetim
 
 
 def strict(buffers: Buffers) -> Places:
-    """Places by the rule of sums."""
+    """Places by the rule ``strict``."""
     return _segments(buffers, lambda one, guests: sum(guest.words for guest, _ in guests))
 
 
 def shared(buffers: Buffers) -> Places:
-    """Places by the rule of guests that may share."""
+    """Places by the rule ``shared``."""
     return _segments(buffers, _lowest)
 
 
 def lowest_fit(buffers: Buffers, order: Iterable[int]) -> Places:
-    """Lowest free place of each buffer, in an order of their numbers."""
+    """Lowest free address of each buffer, in an order of their numbers."""
     placed: list[tuple[Lifetime, int]] = []
     places = [0] * len(buffers)
     for number in order:
@@ -209,24 +208,20 @@ def lowest_fit(buffers: Buffers, order: Iterable[int]) -> Places:
     return places
 
 
-def search(buffers: Buffers, *, seed: int = 0, rounds: int = ROUNDS) -> Places:
-    """Places of the best order that is found.
+def search(buffers: Buffers, *, rounds: int = ROUNDS) -> Places:
+    """Places of the best of many orders.
 
     In each round a buffer that touches the top is moved forward in the order, to a random place; an order that takes
-    no more words than the one before is kept. The search ends at the bound, at which no plan takes fewer words.
+    no more words than the last one is kept. The search ends at the bound, below which there is no plan.
     """
-    orders = [_ordered(buffers, key) for key in ORDERS.values()]
-    found = [lowest_fit(buffers, order) for order in orders]
-    order, places = min(zip(orders, found, strict=True), key=lambda one: peak(buffers, one[1]))
-    best, words = places, peak(buffers, places)
-    bound, generator = live_words(buffers), np.random.default_rng(seed)
+    fits = [(order, lowest_fit(buffers, order)) for order in (_ordered(buffers, key) for key in ORDERS.values())]
+    order, places = min(fits, key=lambda fit: peak(buffers, fit[1]))
+    best, top = places, peak(buffers, places)
+    bound, generator = live_words(buffers), np.random.default_rng(0)
     for _ in range(rounds):
-        if words == bound:
-            break
-        top = peak(buffers, places)
         touching = [rank for rank, number in enumerate(order)
                     if rank and places[number] + buffers[number].words == top]
-        if not touching:
+        if top == bound or not touching:
             break
         rank = int(generator.choice(touching))
         other = [*order]
@@ -234,32 +229,21 @@ def search(buffers: Buffers, *, seed: int = 0, rounds: int = ROUNDS) -> Places:
         tried = lowest_fit(buffers, other)
         if peak(buffers, tried) <= top:
             order, places = other, tried
-        if peak(buffers, places) < words:
-            best, words = places, peak(buffers, places)
+        if peak(buffers, tried) < top:
+            best, top = tried, peak(buffers, tried)
     return best
 
 
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """Places by one method."""
-
-    method: str
-    places: Places
-    #: Words that they take.
-    peak: int
-
-
-def planned(buffers: Buffers, *, seed: int = 0, rounds: int = ROUNDS) -> list[Planned]:
+def planned(buffers: Buffers, *, rounds: int = ROUNDS) -> dict[str, Places]:
     """Places by all methods: strict, shared, lowest fits, and a search."""
-    found = {"strict": strict(buffers), "shared": shared(buffers)}
-    found |= {f"lowest fit by {name}": lowest_fit(buffers, _ordered(buffers, key)) for name, key in ORDERS.items()}
-    found["search"] = search(buffers, seed=seed, rounds=rounds)
-    return [Planned(method, places, peak(buffers, places)) for method, places in found.items()]
+    return {"strict": strict(buffers), "shared": shared(buffers),
+            **{f"lowest fit by {name}": lowest_fit(buffers, _ordered(buffers, key)) for name, key in ORDERS.items()},
+            "search": search(buffers, rounds=rounds)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Places of a program's buffers, which hold for this program alone."""
+    """Places of a program's buffers, only for this program."""
 
     #: Digest of the program.
     digest: str
@@ -283,8 +267,7 @@ class Plan:
                 f"{(naive - self.peak) / naive:.1%} fewer")
 
     def check(self, profile: Profile, *, budget: int | None = None) -> None:
-        """Check that a program may run under the plan; ``PlanError`` if it is another program, or the plan takes more
-        words than there are."""
+        """Raise ``PlanError`` if a program is not the plan's, or the plan takes more words than there are."""
         if profile.digest != self.digest:
             raise PlanError(f"Program must be the one of its memory plan, {self.digest[:16]}, not "
                             f"{profile.digest[:16]}{_difference(self.words, profile)}: plan its memory again")
@@ -302,22 +285,21 @@ def _difference(words: Mapping[str, int], profile: Profile) -> str:
     return " (the same buffers, in other operations)"
 
 
-def make_plan(profile: Profile, *, method: str | None = None, seed: int = 0, rounds: int = ROUNDS) -> Plan:
+def make_plan(profile: Profile, *, method: str | None = None, rounds: int = ROUNDS) -> Plan:
     """Plan of a program: by one method, or by the one that takes the fewest words.
 
-    Of methods that take equally many, lowest fits come first, then the search and the rules of segments.
+    Of methods with equal words, lowest fits come first, then the search and the rules of segments.
     """
-    found = {one.method: one for one in planned(profile.lifetimes, seed=seed, rounds=rounds)}
-    if method is not None and method not in found:
-        raise ValueError(choice_error("Method of a plan", found, method))
-    preferred = sorted(found.values(), key=lambda one: one.method in ("strict", "shared"))
-    chosen = found[method] if method is not None else min(preferred, key=lambda one: one.peak)
-    return Plan(digest=profile.digest, method=chosen.method, words=dict(profile.words), lifetimes=profile.lifetimes,
-                places=dict(zip(profile.words, chosen.places, strict=True)))
+    places = planned(profile.lifetimes, rounds=rounds)
+    if method is None:
+        method = min(places, key=lambda name: (peak(profile.lifetimes, places[name]), name in ("strict", "shared")))
+    elif method not in places:
+        raise ValueError(choice_error("Method of a plan", places, method))
+    return Plan(digest=profile.digest, method=method, words=dict(profile.words), lifetimes=profile.lifetimes,
+                places=dict(zip(profile.words, places[method], strict=True)))
 
 
-#: Elements of weights and of gradients: all that an operand can address.
-_ELEMENTS = 1 << BASE_BITS
+_ELEMENTS = 1 << BASE_BITS  # elements of weights and of gradients: all that an operand can address
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,7 +313,7 @@ class Room:
     end: int | None = None
 
     def has(self, operand: Operand, number: int) -> bool:
-        """Whether an operand of an operation lies in it."""
+        """Whether an operand of an operation is in it."""
         return (self.first <= number and (self.end is None or number < self.end)
                 and self.base <= operand.base and operand.end <= self.base + self.words)
 
@@ -345,24 +327,19 @@ def rooms_of(plan: Plan) -> dict[str, Room]:
 class ListProgram:
     """Lists of a pass, as they are written to the activation memory."""
 
-    #: All lists, one behind the other.
-    words: npt.NDArray[np.uint32]
-    #: Address of the first one.
-    base: int
-    #: Address of each list, in the order in which they run.
-    starts: Sequence[int]
-    #: Most examples of a command.
-    examples: int
-    #: Buffers that the host writes before the pass, and those that it reads behind it. What it has given is still
-    #: there then, so that a pass can be done again.
+    words: npt.NDArray[np.uint32]  # all lists, in order
+    base: int  # address of the first one
+    starts: Sequence[int]  # address of each list, in the order in which they run
+    examples: int  # most examples of a command
+    #: Buffers that the host writes before the pass, and buffers that it reads after it. What it has given is still
+    #: there then, so that a pass can be repeated.
     given: Sequence[str]
     taken: Sequence[str]
-    #: Elements by which what is given lies further on than a map says.
-    further: int = 0
+    further: int = 0  # elements that are added to the places of what is given
 
     @property
     def end(self) -> int:
-        """Address behind the last list."""
+        """Address after the last list."""
         return self.base + len(self.words)
 
     def lists(self, engine: Engine) -> Iterator[list[Instruction]]:
@@ -378,35 +355,34 @@ class ListProgram:
             yield list(instructions)
 
     def profile(self, rooms: Mapping[str, Room], engine: Engine) -> Profile:
-        """Program of buffers that lie in given rooms; instructions that touch none are left out. ``PlanError`` if an
-        instruction is wrong, or touches what is not in one room."""
+        """Program of buffers in some rooms; instructions that touch none are left out.
+
+        Raises ``PlanError``: an instruction is wrong, or touches words that are not in one room.
+        """
         operations = [Operation("the host gives", writes=tuple(self.given))]
         for instruction in itertools.chain(*self.lists(engine)):
-            sides = [[one for one in side if self._is_buffer(one)]
-                     for side in (sources(instruction), instruction.targets)]
-            if any(sides):
-                number = len(operations)
-                operations.append(Operation(f"operation {number}", *(
-                    tuple(sorted({self._room(one, number, rooms) for one in side})) for side in sides)))
+            number = len(operations)
+            reads, writes = (tuple(sorted({self._room(one, number, rooms) for one in side if self._is_buffer(one)}))
+                             for side in (sources(instruction), instruction.targets))
+            if reads or writes:
+                operations.append(Operation(f"operation {number}", reads, writes))
         operations.append(Operation("the host takes", reads=(*self.given, *self.taken)))
         return Profile({name: room.words for name, room in rooms.items()}, operations)
 
     def check(self, plan: Plan, engine: Engine) -> None:
-        """Check that the lists are the program of a plan, and that its buffers end below them; ``PlanError`` if they
-        are another program, or the plan takes the words of the lists."""
+        """Raise ``PlanError`` if the lists are not the program of a plan, or the plan takes words of the lists."""
         plan.check(self.profile(rooms_of(plan), engine), budget=self.base - self.further)
 
     def _is_buffer(self, operand: Operand) -> bool:
-        """Whether an operand is of activations, and not of what lies with the lists, as indices of centroids do."""
+        """Whether an operand is of activations, and not stored with the lists, as indices of centroids are."""
         return operand.place is Place.ACTIVATIONS and not (self.base <= operand.base and operand.end <= self.end)
 
     def _room(self, operand: Operand, number: int, rooms: Mapping[str, Room]) -> str:
-        """Name of the buffer that an operand lies in."""
+        """Name of the buffer that an operand is in."""
         near = dataclasses.replace(operand, base=operand.base - self.further)
-        found = [name for name, room in rooms.items()
-                 if room.has(near if name in self.given else operand, number)]
-        if len(found) != 1:
-            where = " and ".join(found) if found else "none"
+        names = [name for name, room in rooms.items() if room.has(near if name in self.given else operand, number)]
+        if len(names) != 1:
             raise PlanError(f"Operation {number} must touch one buffer of the memory plan with words "
-                            f"{operand.base:,} to {operand.end:,}, not {where}: plan its memory again")
-        return found[0]
+                            f"{operand.base:,} to {operand.end:,}, not {' and '.join(names) or 'none'}: plan its "
+                            f"memory again")
+        return names[0]

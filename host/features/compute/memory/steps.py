@@ -1,7 +1,7 @@
-"""Programs whose steps are described one by one, each with its operands, its function and its modelled cycles.
+"""Programs of steps, each described by its operands, its function and its modelled cycles.
 
 From the description follow buffers and a plan (:mod:`host.features.compute.memory.plan`), and it can be carried out
-in a memory of as many words as the plan takes: then every number that a step reads comes from a place of the plan.
+in a memory of only the plan's words: then every number that a step reads comes from a place of the plan.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ PASS = constant("steps in memory", 14, "an element-wise pass or a sum, in additi
 
 
 def product_cycles(*sizes: int, count: int = 1) -> int:
-    """Modelled cycles of matrix products of the same sizes."""
+    """Modelled cycles of ``count`` matrix products of the same sizes."""
     return count * (math.prod(sizes) // UNITS + PRODUCT)
 
 
 def pass_cycles(words: int) -> int:
-    """Modelled cycles of an element-wise pass, or of sums, over so many words."""
+    """Modelled cycles of an element-wise pass, or of sums, over a number of words."""
     return -(-words // LANES) + PASS
 
 
@@ -47,9 +47,8 @@ class Step:
     #: Names of buffers.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    #: Takes what is read, and returns the array that is written, or None.
-    function: Callable[..., Any]
-    #: First column that is written, and the one behind the last; by default all are.
+    function: Callable[..., Any]  # takes what is read, and returns the array that is written, or None
+    #: First column that is written, and the one after the last; by default all are.
     columns: tuple[int, int] | None = None
     #: Whether each element depends on one element of the first operand, so that it may take its place.
     elementwise: bool = False
@@ -64,7 +63,7 @@ class StepProgram:
     #: Rows and columns of each buffer.
     shapes: Mapping[str, tuple[int, int]]
     steps: Sequence[Step]
-    #: Buffers that the host writes before the first step, and reads behind the last; those that are given as well.
+    #: Buffers that the host writes before the first step, and reads after the last, as it does what it has written.
     given: Sequence[str] = ()
     taken: Sequence[str] = ()
     #: Buffers that have taken the place of another one.
@@ -80,8 +79,7 @@ class StepProgram:
             Operation("the host takes", reads=(*self.given, *self.taken))])
 
     def in_place(self) -> "StepProgram":
-        """The same steps, of which those that are element-wise write over their first operand where it is not needed
-        any more."""
+        """The same steps; element-wise ones write over their first operand where it is no longer needed."""
         last = {name: number for number, step in enumerate(self.steps) for name in (*step.reads, *step.writes)}
         last |= dict.fromkeys((*self.given, *self.taken), len(self.steps))
         aliases: dict[str, str] = {}
@@ -93,7 +91,7 @@ class StepProgram:
         return dataclasses.replace(self, aliases=aliases)
 
     def run(self, places: Mapping[str, int], given: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
-        """Carry the steps out in a memory of just the words that places need, and return what the host takes."""
+        """Carry the steps out in a memory of only the words that places need; return what the host takes."""
         words = self.profile.words
         memory = np.full(max(places[name] + count for name, count in words.items()), np.nan, np.float32)
 
@@ -116,20 +114,20 @@ class StepProgram:
 def perceptron_profile(widths: Sequence[int], examples: int) -> Profile:
     """Buffers of a perceptron of the given widths, inputs and outputs included, for comparison.
 
-    Softmax, loss and gradient are operations of their own. The lists of :mod:`host.features.compute.lists` have one
-    instruction for the three, rows of whole memory rows, and a buffer of the loss. A product's bias and ReLU are part
-    of it, forward, and the ReLU's gate backward. Gradients of parameters lie elsewhere.
+    Softmax, and loss with gradient, are separate operations. The lists of :mod:`host.features.compute.lists` have one
+    instruction for them, rows of whole memory rows, and a buffer of the loss. A product includes its bias and ReLU,
+    and backward the ReLU's gate. Gradients of parameters are elsewhere.
     """
     count = len(widths) - 1
     outputs = ["inputs", *(f"output {number}" for number in range(1, count + 1))]
-    words = {name: examples * width for name, width in zip(outputs, widths, strict=True)}
-    words |= {"labels": examples, "softmax": examples * widths[-1]}
-    words |= {f"gradient {number}": examples * widths[number] for number in range(count, 0, -1)}
-    operations = [Operation("the host gives", writes=("inputs", "labels"))]
-    operations += [Operation(f"forward {after}", (before,), (after,))
-                   for before, after in itertools.pairwise(outputs)]
-    operations += [Operation("softmax", (outputs[-1],), ("softmax",)),
-                   Operation("cross-entropy", ("softmax", "labels"), (f"gradient {count}",))]
+    words = {**{name: examples * width for name, width in zip(outputs, widths, strict=True)},
+             "labels": examples, "softmax": examples * widths[-1],
+             **{f"gradient {number}": examples * widths[number] for number in range(count, 0, -1)}}
+    operations = [
+        Operation("the host gives", writes=("inputs", "labels")),
+        *(Operation(f"forward {after}", (before,), (after,)) for before, after in itertools.pairwise(outputs)),
+        Operation("softmax", (outputs[-1],), ("softmax",)),
+        Operation("cross-entropy", ("softmax", "labels"), (f"gradient {count}",))]
     for number in range(count, 0, -1):
         reads = (outputs[number - 1], f"gradient {number}")
         operations.append(Operation(f"weights {number}", reads))

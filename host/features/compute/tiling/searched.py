@@ -32,23 +32,20 @@ BUDGET = 60
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """Factors that were found for a product, and the cycles of a command with it alone."""
+    """Factors that were found for a product, and the cycles of a command with only this product."""
 
-    #: Fields of an instruction.
-    factors: dict[str, int]
-    #: With these factors, and with the default ones.
+    factors: dict[str, int]  # fields of an instruction
     cycles: int
-    default: int
-
+    default: int  # cycles with the default factors
     evaluations: int
 
 
 class SearchedFactors(contextlib.ExitStack):
-    """Factors of products, to be called as :func:`host.features.compute.instructions.best_factors` is.
+    """Factors of products, called like :func:`host.features.compute.instructions.best_factors`.
 
-    Products are searched when they are first asked for, on a simulated node of the run's configuration, whose
-    arithmetic changes no cycle, and written to a file; a product whose operands the memories of the node have no room
-    for has the default factors. The node is simulated until the context ends.
+    Products are searched at their first call, on a simulated node of the run's configuration, and written to a file;
+    the node's arithmetic changes no cycle. A product that the memories of the node have no room for has the default
+    factors. The node is simulated until the context ends.
     """
 
     def __init__(self, node: NodeConfig, path: Path, *, arithmetic: Arithmetic = Arithmetic.NATIVE):
@@ -60,14 +57,11 @@ class SearchedFactors(contextlib.ExitStack):
         self._kept: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):
             self._kept = json_files.read_sealed(path)
-        #: Tilings of the products that were asked for, by a text with sizes and options.
-        self.found: dict[str, Tiling] = {}
+        self.found: dict[str, Tiling] = {}  # tilings of the products of calls, by a text with sizes and options
 
     def _words(self, memory: str) -> int:
         """Words of a memory of the nodes."""
-        assert self._node.compute is not None
-        words: int = getattr(self._node.compute if memory == "activations" else self._node.memories, memory)
-        return words
+        return int(getattr(self._node.compute if memory == "activations" else self._node.memories, memory))
 
     def __call__(self, array: Array, sizes: tuple[int, int, int], **options: bool) -> Mapping[str, int]:
         default = dict(best_factors(array, sizes, **options))
@@ -96,14 +90,14 @@ class SearchedFactors(contextlib.ExitStack):
         evaluations = Evaluations(nest, cost, BUDGET)
         best_first(evaluations, np.random.default_rng(0), start=_state(nest, default))
         plan = None if evaluations.best is None else nest.plan(evaluations.best)
-        if isinstance(plan, Plan) and (cycles := cost(plan)) < begins:
-            factors = {name: int(getattr(plan.job, name)) for name in FACTORS}
-            return Tiling(factors=factors, cycles=cycles, default=begins, evaluations=len(evaluations.costs))
-        return Tiling(factors=default, cycles=begins, default=begins, evaluations=len(evaluations.costs))
+        factors, cycles = default, begins
+        if isinstance(plan, Plan) and cost(plan) < begins:
+            factors, cycles = {name: int(getattr(plan.job, name)) for name in FACTORS}, cost(plan)
+        return Tiling(factors=factors, cycles=cycles, default=begins, evaluations=len(evaluations.costs))
 
     @property
     def line(self) -> str:
-        """The gain in a line; products that are there several times count once."""
+        """The gain in a line; equal products count once."""
         before, after = (sum(getattr(one, name) for one in self.found.values()) for name in ("default", "cycles"))
         gain = (before - after) / before if before else 0.0
         return (f"tiling: searched, {len(self.found)} products in {after:,} cycles, by default in {before:,}: "
@@ -120,8 +114,5 @@ def _space(array: Array, job: GemmJob) -> Space:
 
 def _state(nest: Nest, factors: Mapping[str, int]) -> State | None:
     """State of factors, if there is one."""
-    for state in nest.space:
-        plan = nest.plan(state)
-        if isinstance(plan, Plan) and all(getattr(plan.job, name) == factors[name] for name in FACTORS):
-            return state
-    return None
+    return next((state for state in nest.space if isinstance(plan := nest.plan(state), Plan)
+                 and all(getattr(plan.job, name) == factors[name] for name in FACTORS)), None)

@@ -2,15 +2,15 @@
 
 ===========  ================================================================================================
 G-BFS        greedy best-first search: neighbours of the best state, drawn at random, are evaluated next
-N-A2C        a small actor-critic network, round the best state so far. With one hidden layer it sees the
-             factors of a state, and has a probability for each move and an estimate of the reward. From the
-             best state so far it goes a few steps, some of which are random; when it has met enough states
-             that are new, they are evaluated, and it learns from the moves that led to them
+N-A2C        a small actor-critic network with one hidden layer, which sees the factors of a state and gives a
+             probability for each move and an estimate of the reward. It takes a few steps, some of them random,
+             from the best state so far; when it has met enough new states, they are evaluated, and it learns
+             from the moves that led to them
 others       random states, simulated annealing, and a tuner of PyPI
 ===========  ================================================================================================
 """
 
-import dataclasses
+import contextlib
 import heapq
 from typing import Any
 
@@ -20,45 +20,34 @@ import numpy.typing as npt
 from host.features.compute.tiling.space import Evaluations, ExhaustedError, Space, State
 from sim.golden.exponential import exp
 
-__all__ = ["NEIGHBOURS", "Network", "actor_critic", "annealing", "best_first", "optuna_search", "random_search"]
+__all__ = ["Network", "actor_critic", "annealing", "best_first", "optuna_search", "random_search"]
 
-#: Neighbours that are drawn at a time (rho).
-NEIGHBOURS = 3
-#: Evaluations without a better state, as a part of the budget and at least, after which another start is drawn.
+_NEIGHBOURS = 3  # neighbours that are drawn at a time (rho)
+#: Evaluations without a better state, as a fraction of the budget and at least, after which another start is drawn.
 _PATIENCE, _LEAST = 12, 25
 
 
-def best_first(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None,
-               neighbours: int = NEIGHBOURS) -> None:
-    """Evaluate states until the budget has been used.
+def best_first(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None) -> None:
+    """Evaluate states until the budget has been used; the first is ``start``, by default a random one.
 
-    Of the neighbours of the state with the least cost, ``neighbours`` of those that are new are drawn, evaluated and
-    queued. A state leaves the queue with its last neighbour. If nothing better is found for a twelfth of the budget,
-    25 evaluations at least, the search begins again elsewhere: the published rule has no such end, and stays within
-    the states that one form of a tile can reach.
-
-    Parameters
-    ----------
-    start : State, optional
-        First state; by default a random one.
-    neighbours : int
-        States that are drawn, or all of fewer (rho).
+    Of the new neighbours of the state with the least cost, a few are drawn, evaluated and queued. A state leaves the
+    queue with its last neighbour. If nothing better is found for a twelfth of the budget, 25 evaluations at least,
+    the search begins again elsewhere: the published rule has no such end, and stays within the states that one form
+    of a tile can reach.
     """
     space = evaluations.nest.space
     patience = max(_LEAST, evaluations.left // _PATIENCE)
     seen: set[State] = set()
-    try:
+    with contextlib.suppress(ExhaustedError):
         while evaluations.left:
             first = start or space.random(generator)
             start = None
             if first not in seen:
-                _from(evaluations, generator, first, seen, neighbours=neighbours, patience=patience)
-    except ExhaustedError:
-        pass
+                _from(evaluations, generator, first, seen, patience)
 
 
-def _from(evaluations: Evaluations, generator: np.random.Generator, start: State, seen: set[State], *,
-          neighbours: int, patience: int) -> None:
+def _from(evaluations: Evaluations, generator: np.random.Generator, start: State, seen: set[State],
+          patience: int) -> None:
     """Search from a start, until nothing better is found."""
     waiting: list[tuple[int, int, State]] = []
     drawn, idle, least = [start], 0, evaluations.cost(start)
@@ -72,7 +61,7 @@ def _from(evaluations: Evaluations, generator: np.random.Generator, start: State
         drawn = []
         while waiting and not drawn:
             new = [state for state in evaluations.nest.space.neighbours(waiting[0][2]) if state not in seen]
-            drawn = [new[number] for number in generator.permutation(len(new))[:neighbours]]
+            drawn = [new[number] for number in generator.permutation(len(new))[:_NEIGHBOURS]]
             if len(drawn) == len(new):
                 heapq.heappop(waiting)
 
@@ -81,29 +70,22 @@ Array = npt.NDArray[np.float64]
 
 #: Units of the hidden layer, and the learning rate.
 _HIDDEN, _RATE = 128, 1e-3
-#: Steps from the best state, part of them that is random, and new states that are evaluated together.
+#: Steps from the best state, the random fraction of them, and new states that are evaluated together.
 _STEPS, _RANDOM, _BATCH = 3, 0.1, 6
-#: Walks without a new state, after which those for the same evaluations begin elsewhere.
-_IDLE_WALKS = 20
+_IDLE_WALKS = 20  # walks without a new state, after which walks for the same evaluations begin elsewhere
 
 
 def _product(a: Array, b: Array) -> Array:
-    """Matrix product whose sums have the same order on every processor."""
-    found: Array = np.add.reduce(a[:, :, None] * b[None], axis=1)
-    return found
+    """Matrix product, with sums in the same order on every processor."""
+    return np.asarray(np.add.reduce(a[:, :, None] * b[None], axis=1))
 
 
-@dataclasses.dataclass
 class _Adam:
     """Adam for one array, with the usual decays."""
 
-    value: Array
-    first: Array = dataclasses.field(init=False)
-    second: Array = dataclasses.field(init=False)
-    steps: int = 0
-
-    def __post_init__(self) -> None:
-        self.first, self.second = np.zeros_like(self.value), np.zeros_like(self.value)
+    def __init__(self, value: Array) -> None:
+        self.value, self.first, self.second = value, np.zeros_like(value), np.zeros_like(value)
+        self.steps = 0
 
     def descend(self, gradient: Array) -> None:
         self.steps += 1
@@ -114,7 +96,7 @@ class _Adam:
 
 
 class Network:
-    """Actor and critic, which share a hidden layer with ReLU, for a number of inputs and of moves."""
+    """Actor and critic for a number of inputs and of moves, which share a hidden layer with ReLU."""
 
     def __init__(self, inputs: int, moves: int, generator: np.random.Generator):
         def weights(rows: int, columns: int) -> _Adam:
@@ -135,8 +117,8 @@ class Network:
     def gradients(self, x: Array, moves: npt.NDArray[np.int64], rewards: Array) -> list[tuple[Array, Array]]:
         """Gradients of the loss with respect to weights and biases of each layer.
 
-        The loss of a move is -log p · A + (reward - estimate)², with the advantage A = reward - estimate as a number,
-        and its mean over all moves counts.
+        The loss is the mean over all moves of -log p · A + (reward - estimate)², with the advantage A = reward -
+        estimate as a number.
         """
         hidden, odds, estimates = self.run(x)
         advantage = rewards - estimates
@@ -163,13 +145,12 @@ def numbers(space: Space, state: State) -> Array:
 def actor_critic(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None) -> None:
     """Evaluate states until the budget has been used; the first is ``start``, by default a random one.
 
-    Where walks from the best state meet nothing new, one begins with a state that was evaluated before, or with a
-    random one.
+    If walks from the best state meet nothing new, one begins with a state that was evaluated before, or a random one.
     """
     space = evaluations.nest.space
     moves = space.moves
     network = Network(sum(space.depths), len(moves), generator)
-    try:
+    with contextlib.suppress(ExhaustedError):
         evaluations.cost(start or space.random(generator))
         while evaluations.left:
             met: dict[State, tuple[State, int]] = {}
@@ -190,8 +171,6 @@ def actor_critic(evaluations: Evaluations, generator: np.random.Generator, *, st
             network.learn(np.array([numbers(space, source) for source, _ in met.values()]),
                           np.array([move for _, move in met.values()]),
                           np.array([evaluations.reward(state) for state in met]))
-    except ExhaustedError:
-        pass
 
 
 def _step(network: Network, space: Space, state: State, evaluations: Evaluations,
@@ -212,10 +191,9 @@ def _step(network: Network, space: Space, state: State, evaluations: Evaluations
     return found
 
 
-#: Temperature at the beginning and at the end, as parts of the cost.
+#: Temperature at the beginning and at the end, as fractions of the cost.
 _HOT, _COLD = 1.0, 0.01
-#: Most steps among states that are known.
-_IDLE = 50
+_IDLE = 50  # most steps among states that are known
 
 
 def random_search(evaluations: Evaluations, generator: np.random.Generator) -> None:
@@ -225,13 +203,13 @@ def random_search(evaluations: Evaluations, generator: np.random.Generator) -> N
 
 
 def annealing(evaluations: Evaluations, generator: np.random.Generator) -> None:
-    """Go from a state to a random neighbour: always if it costs less, and else more rarely the more and the later.
+    """Go from a state to a random neighbour: always if it costs less, otherwise more rarely the more and the later.
 
     The temperature falls geometrically with the evaluations; a neighbour that is known costs none. After many steps
-    among those that are known the search goes on from a random state.
+    among known states the search continues from a random state.
     """
     space, budget = evaluations.nest.space, evaluations.left
-    try:
+    with contextlib.suppress(ExhaustedError):
         state = space.random(generator)
         cost, idle, left = evaluations.cost(state), 0, budget
         while evaluations.left:
@@ -247,15 +225,10 @@ def annealing(evaluations: Evaluations, generator: np.random.Generator) -> None:
             # With the probability exp(-rise / temperature), or always.
             if rise < temperature * generator.exponential():
                 state, cost = other, evaluations.cost(other)
-    except ExhaustedError:
-        pass
 
 
 def optuna_search(evaluations: Evaluations, generator: np.random.Generator) -> None:
-    """Evaluate the states that Optuna's tree-structured Parzen estimator proposes.
-
-    It chooses where each dimension is cut, so that every choice is a state.
-    """
+    """Evaluate the states that Optuna's tree-structured Parzen estimator proposes, as cuts of each dimension."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -266,12 +239,10 @@ def optuna_search(evaluations: Evaluations, generator: np.random.Generator) -> N
         for name, exponent, depth in zip("mkn", space.exponents, space.depths, strict=True):
             cuts = sorted(trial.suggest_int(f"{name}{number}", 0, exponent) for number in range(depth - 1))
             factors.append(tuple(after - before for before, after in zip([0, *cuts], [*cuts, exponent], strict=True)))
-        state: State = (factors[0], factors[1], factors[2])
-        return float(evaluations.cost(state))
+        return float(evaluations.cost(tuple(factors)))
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=int(generator.integers(1 << 31))))
-    # A state that is proposed again costs no evaluation, but time.
-    for _ in range(10 * evaluations.left):
+    for _ in range(10 * evaluations.left):  # a state that is proposed again costs no evaluation, but time
         if not evaluations.left:
             break
         study.optimize(objective, n_trials=1)

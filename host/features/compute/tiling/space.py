@@ -1,8 +1,8 @@
-"""Space of the factors of a matrix product: states, the moves between them, and what they mean to a node's engine.
+"""Space of the factors of a matrix product: states, the moves between them, and their meaning to a node's engine.
 
-A state has for each of m, k and n as many factors as there are levels, powers of two whose product is the size
-(US20210200521A1; arXiv 1909.10616). States are neighbours if one follows from the other by moving a factor of two
-from one level of a dimension to another.
+A state has a factor for each level of m, k and n: powers of two with the size as their product (US20210200521A1;
+arXiv 1909.10616). States are neighbours if one follows from the other by moving a factor of two from one level of a
+dimension to another.
 
 | level | m and n | k |
 |---|---|---|
@@ -11,10 +11,10 @@ from one level of a dimension to another.
 | outer | panels, one after the other, k innermost | the same |
 | products | products of their own: instructions of a list | |
 
-A state of two levels has panel and outer loops; its tile is, of those that fit into the panel, the one with the
-fewest operands per term, and the lower of two like that. A state of three levels has the tile too, and one of four
-products in front. Levels of k are always outer loops and panel. Operands in blocks along k need panels with whole
-blocks, unless a panel is one tile or has all terms.
+A state of two levels has panel and outer loops; its tile is the one with the fewest operands per term that fits into
+the panel, and the lower of two equal ones. A state of three levels has the tile too, and a state of four the products
+first. Levels of k are always outer loops and panel. Operands in blocks along k need panels with whole blocks, unless
+a panel is one tile or has all terms.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ from sim.golden.operands import operands_of
 
 __all__ = ["Cost", "Evaluations", "ExhaustedError", "Level", "Levels", "Move", "Nest", "Plan", "Space", "State"]
 
-#: Base-2 logarithms of the factors of m, k and n, that of the outermost level first.
-State = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+#: Base-2 logarithms of the factors of m, k and n, the outermost level's first.
+State = tuple[tuple[int, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +50,8 @@ class Move:
 class Space:
     """All states of a product; ``ValueError`` if a size is not a power of two, or a dimension has no level."""
 
-    #: m, k and n: powers of two.
-    sizes: tuple[int, int, int]
-    #: Levels of each.
-    depths: tuple[int, int, int]
+    sizes: tuple[int, int, int]  # m, k and n: powers of two
+    depths: tuple[int, int, int]  # levels of each
 
     def __post_init__(self) -> None:
         for size in self.sizes:
@@ -74,13 +72,14 @@ class Space:
 
     def __iter__(self) -> Iterator[State]:
         """All states."""
-        for state in itertools.product(*(_splits(exponent, depth)
-                                         for exponent, depth in zip(self.exponents, self.depths, strict=True))):
-            yield state[0], state[1], state[2]
+        return itertools.product(*(
+            [self.split(exponent, list(bars))
+             for bars in itertools.combinations(range(exponent + depth - 1), depth - 1)]
+            for exponent, depth in zip(self.exponents, self.depths, strict=True)))
 
     @property
     def moves(self) -> list[Move]:
-        """All moves, of which a state allows those whose source has a factor of two."""
+        """All moves; a state allows those with a factor of two at their source."""
         return [Move(dimension, source, target) for dimension, depth in enumerate(self.depths)
                 for source, target in itertools.permutations(range(depth), 2)]
 
@@ -92,30 +91,22 @@ class Space:
             return None
         factors[move.source] -= 1
         factors[move.target] += 1
-        m, k, n = (tuple(factors) if dimension == move.dimension else given for dimension, given in enumerate(state))
-        return m, k, n
+        return (*state[:move.dimension], tuple(factors), *state[move.dimension + 1:])
 
     def neighbours(self, state: State) -> list[State]:
         """All neighbours of a state."""
-        return [found for found in (self.step(state, move) for move in self.moves) if found is not None]
+        return [other for move in self.moves if (other := self.step(state, move)) is not None]
 
     def random(self, generator: np.random.Generator) -> State:
         """A state, each with the same probability."""
-        m, k, n = (self.split(exponent, sorted(generator.choice(exponent + depth - 1, depth - 1, replace=False)))
-                   for exponent, depth in zip(self.exponents, self.depths, strict=True))
-        return m, k, n
+        return tuple(self.split(exponent, sorted(generator.choice(exponent + depth - 1, depth - 1, replace=False)))
+                     for exponent, depth in zip(self.exponents, self.depths, strict=True))
 
     @staticmethod
     def split(exponent: int, bars: list[int]) -> tuple[int, ...]:
-        """Factors that different bars in ascending order cut out of so many twos in a row, bars among them."""
+        """Factors that bars, in ascending order, cut out of ``exponent`` twos in a row with the bars among them."""
         ends = [-1, *map(int, bars), exponent + len(bars)]
         return tuple(after - before - 1 for before, after in itertools.pairwise(ends))
-
-
-def _splits(exponent: int, depth: int) -> list[tuple[int, ...]]:
-    """All factors of a dimension."""
-    return [Space.split(exponent, list(bars))
-            for bars in itertools.combinations(range(exponent + depth - 1), depth - 1)]
 
 
 class Level(enum.Enum):
@@ -137,19 +128,18 @@ _LEVELS: dict[int, Levels] = {
     4: (Level.PRODUCTS, Level.OUTER, Level.PANEL, Level.TILE),
 }
 
-#: Base-2 logarithm of the products that a list has room for beside its END.
+#: Base-2 logarithm of the products that a list has room for, with its END.
 _PRODUCTS: int = (MOST_INSTRUCTIONS - 1).bit_length() - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Products that carry a state out, all alike."""
+    """Equal products that carry a state out."""
 
     #: Products that m and n are cut into.
     rows: int
     columns: int
-    #: Sizes and factors of each.
-    job: GemmJob
+    job: GemmJob  # sizes and factors of each
 
     @property
     def products(self) -> int:
@@ -163,10 +153,8 @@ class Nest:
     #: With two levels of k.
     space: Space
     array: Array
-    #: Product without factors; its sizes may be below those of the space.
-    job: GemmJob
-    #: Levels of m and n; by default those of their number.
-    levels: Levels = ()
+    job: GemmJob  # product without factors; its sizes may be below those of the space
+    levels: Levels = ()  # levels of m and n; by default those of their number
 
     def __post_init__(self) -> None:
         rows, terms, columns = self.space.depths
@@ -188,7 +176,7 @@ class Nest:
         return self.levels or _LEVELS[self.space.depths[0]]
 
     def plan(self, state: State) -> Plan | int:
-        """Products that carry a state out, or by how many factors of two it does not fit."""
+        """Products that carry a state out, or the factors of two by which it does not fit."""
         m, n = (dict(zip(self.names, factors, strict=True)) for factors in (state[0], state[2]))
         rounds: int = state[1][1]
         tile, misfit = self._tile(m, n)
@@ -198,13 +186,13 @@ class Nest:
         misfit += sum(max(0, max(0, size - lanes) + max(0, rounds - lanes) - room) for size in inside)
         products = [sizes.get(Level.PRODUCTS, 0) for sizes in (m, n)]
         misfit += max(0, sum(products) - _PRODUCTS)
-        # Panels that begin inside a row of memory: where there are several, and lines run along k or m.
+        # Several panels that begin inside a row of memory, with lines along k or m.
         loops = self.job.loops
         if loops.align_k and state[1][0] and self.job.k > 1 << rounds:
             misfit += max(0, lanes - rounds)
         if loops.align_m and self.job.m > 1 << inside[0]:
             misfit += max(0, lanes - inside[0])
-        # Panels that would part a block of operands: a panel of one tile may, since its sums stay in the array.
+        # Panels that would divide a block of operands: one tile may, since its sums stay in the array.
         block = operands_of(self.array.operands).terms.bit_length() - 1
         if inside != list(self._shape(tile)) and self.job.k > 1 << rounds:
             misfit += max(0, block - rounds)
@@ -221,16 +209,16 @@ class Nest:
         return rows.bit_length() - 1, columns.bit_length() - 1
 
     def _tile(self, m: dict[Level, int], n: dict[Level, int]) -> tuple[int, int]:
-        """The form of a tile, and by how many factors of two the nearest one does not fit."""
-        found = []
+        """The form of a tile, and the factors of two by which the nearest one does not fit."""
+        forms = []
         for tile in range(SLOTS.bit_length()):
             rows, columns = self._shape(tile)
             if Level.TILE in m:
                 misfit = abs(m[Level.TILE] - rows) + abs(n[Level.TILE] - columns)
             else:
                 misfit = max(0, rows - m[Level.PANEL]) + max(0, columns - n[Level.PANEL])
-            found.append((misfit, (1 << rows) + (1 << columns), rows, tile))
-        misfit, _, _, tile = min(found)
+            forms.append((misfit, (1 << rows) + (1 << columns), rows, tile))
+        misfit, _, _, tile = min(forms)
         return tile, misfit
 
 
@@ -245,50 +233,44 @@ class ExhaustedError(Exception):
 class Evaluations:
     """States of a search, with their costs, up to a budget of evaluations.
 
-    A state that the array cannot carry out is an evaluation like the others. It costs more than any that it can, by
-    how many factors of two it does not fit: so a search that begins with one finds the way to those that fit.
+    A state that the array cannot carry out is an evaluation as well. It costs more than any that it can, by the
+    factors of two by which it does not fit: so a search that begins with one finds the way to states that fit.
     """
 
     def __init__(self, nest: Nest, cost: Cost, budget: int):
         self.nest = nest
         self._cost = cost
         self._most = min(budget, len(nest.space))
-        #: Cost of each state, in the order of evaluation.
-        self.costs: dict[State, int] = {}
-        #: Evaluations of states that fit.
-        self.measured = 0
-        #: Least cost after each evaluation; that of a state that does not fit as long as none does.
+        self.costs: dict[State, int] = {}  # cost of each state, in the order of evaluation
+        self.measured = 0  # evaluations of states that fit
+        #: Least cost after each evaluation, also of states that do not fit as long as none does.
         self.curve: list[int] = []
-        #: State of the least cost; the first of several.
-        self.best: State | None = None
+        self.best: State | None = None  # state of the least cost; the first of several
 
     @property
     def worst(self) -> int:
-        """Cycles of one unit that computes alone, which are more than those of any plan."""
+        """Cycles that a single unit would take, more than any plan."""
         job = self.nest.job
         return 8 * job.m * job.k * job.n
 
     @property
     def left(self) -> int:
-        """Evaluations that may still be asked for."""
+        """Evaluations that are left."""
         return self._most - len(self.costs)
 
     def cost(self, state: State) -> int:
-        """Cost of a state; ``ExhaustedError`` if it is not known, and the budget has been used."""
-        if state not in self.costs:
-            if not self.left:
-                raise ExhaustedError
-            plan = self.nest.plan(state)
-            if isinstance(plan, Plan):
-                self.measured += 1
-                found = self._cost(plan)
-            else:
-                found = self.worst * (1 + plan)
-            self.costs[state] = found
-            if not self.curve or found < self.curve[-1]:
-                self.best = state
-            self.curve.append(min([found, *self.curve[-1:]]))
-        return self.costs[state]
+        """Cost of a state; raises ``ExhaustedError`` if it is not known, and the budget has been used."""
+        if state in self.costs:
+            return self.costs[state]
+        if not self.left:
+            raise ExhaustedError
+        plan = self.nest.plan(state)
+        self.measured += isinstance(plan, Plan)
+        cost = self.costs[state] = self._cost(plan) if isinstance(plan, Plan) else self.worst * (1 + plan)
+        if not self.curve or cost < self.curve[-1]:
+            self.best = state
+        self.curve.append(min([cost, *self.curve[-1:]]))
+        return cost
 
     def reward(self, state: State) -> float:
         """Cycles of an array that is never idle, in terms of the cost."""

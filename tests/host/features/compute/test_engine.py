@@ -10,7 +10,7 @@ from hdl.config import NodeConfig, Weights
 from hdl.features.compute.feature import Compute
 from hdl.group import GROUP
 from host.driver.diagnosis import RingError
-from host.features.compute.engine import computer_of, engine_node
+from host.features.compute.engine import differentiator_of, engine_node
 from host.features.programs.execution import programmed
 from host.models import layers
 from host.training import reference, updates
@@ -94,7 +94,7 @@ class TestSteps:
         written = written_to(ring)
         run = make_trainer(ring, Classifier(few, CONFIG.hidden, align=CONFIG.align), CONFIG)
         run.begin()
-        lists = len(computer_of(ring, run.executor._workload, CONFIG).lists.words)
+        lists = len(differentiator_of(ring, run.executor._workload, CONFIG).lists.words)
         assert written == {"gradients": 3 * run.executor._length, "activations": 3 * lists}
         run.advance()
         assert written == {"gradients": 3 * run.executor._length, "activations": 3 * lists + 17 * 65}
@@ -180,7 +180,7 @@ class TestSteps:
 class TestDivergence:
     def test_loss(self, few):
         def broken(ring):
-            computer = computer_of(ring, Classifier(few, CONFIG.hidden, align=GROUP), CONFIG)
+            computer = differentiator_of(ring, Classifier(few, CONFIG.hidden, align=GROUP), CONFIG)
             if ring.lists == 30:
                 ring.activations[1, computer.lists.places.loss] ^= 1
 
@@ -190,7 +190,7 @@ class TestDivergence:
 
     def test_scores(self, few):
         def broken(ring):
-            computer = computer_of(ring, Classifier(few, CONFIG.hidden, align=GROUP), CONFIG)
+            computer = differentiator_of(ring, Classifier(few, CONFIG.hidden, align=GROUP), CONFIG)
             if ring.lists == 3 * 18 + 9:
                 ring.activations[2, computer.lists.places.outputs[-1]] ^= 1
 

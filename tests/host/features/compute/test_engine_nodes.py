@@ -13,7 +13,7 @@ from host.driver.command import Command
 from host.driver.diagnosis import RingError
 from host.driver.planned_lists import PlanError
 from host.driver.words import fields, places
-from host.features.compute.engine import Computer, computer_of
+from host.features.compute.engine import Computer, differentiator_of
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
 from host.labs.centroids.lab import CentroidClassifier
@@ -155,7 +155,7 @@ def test_refused_list(task):
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         for overlap in (None, "none"):
             config = dataclasses.replace(CONFIG, overlap=overlap, refresh=100)
-            computer = computer_of(ring, task, config)
+            computer = differentiator_of(ring, task, config)
             run = make_trainer(ring, task, config)
             run.begin()
             second = computer.lists.places.lists + 16
@@ -173,7 +173,7 @@ def test_dead_read(task):
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         for overlap in (None, "none"):
             config = dataclasses.replace(CONFIG, overlap=overlap, refresh=100)
-            lists = computer_of(ring, task, config).lists
+            lists = differentiator_of(ring, task, config).lists
             run = make_trainer(ring, task, config)
             run.begin()
             # Word 4 is the operand A of the second layer's product.
@@ -195,7 +195,7 @@ def test_another_plan(task, monkeypatch):
     with it, and no word is sent to a node."""
     units = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.operands)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
-        computer = computer_of(ring, task, CONFIG)
+        computer = differentiator_of(ring, task, CONFIG)
         computer.prepare()
         counted = [Counted(device.transport) for device in ring.devices]
         for device, transport in zip(ring.devices, counted, strict=True):

@@ -204,7 +204,7 @@ def test_bases_that_operands_have_no_bits_for():
 def test_numbers_of_buffers():
     """Buffers are numbered from 1 on, in order of the plan, and the lists behind them; from 256 on they have 0."""
     few, many = (Activations(layers=layers_of([8] * count), examples=1, lanes=4) for count in (3, 130))
-    assert [few.owned(name)["owner"] for name in (*few.rooms, "lists")] == list(range(1, len(few.rooms) + 2))
-    numbers = [many.owned(name)["owner"] for name in (*many.rooms, "lists")]
+    assert [few.owner(name) for name in (*few.rooms, "lists")] == list(range(1, len(few.rooms) + 2))
+    numbers = [many.owner(name) for name in (*many.rooms, "lists")]
     assert numbers == [*range(1, 256), *[0] * (len(numbers) - 255)]
     assert len(numbers) > 255

@@ -11,7 +11,7 @@ from hdl.control.protocol import EventStatus
 from hdl.features.compute.layer_list import PADDING, Place, RowFunction
 from host.features.compute.instructions import Array
 from host.features.compute.memory.checker import dead_reads, overlaps
-from host.features.compute.memory.plan import planned, rooms_of
+from host.features.compute.memory.plan import peak, planned, rooms_of
 from host.features.compute.text_lists import ListCycles, compile_text, engine_of
 from host.features.compute.text_steps import text_program
 from host.models.text import collate, encode
@@ -140,7 +140,8 @@ def test_words(again, together, naive, strict, live):
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, scaled_again=again, together=together)
     profiles = [program.profile(rooms_of(lists.plan), engine_of(ARRAY)) for program in lists.programs]
     assert {profile.digest for profile in profiles} == {lists.plan.digest}
-    found = {one.method: one.peak for one in planned(profiles[0].lifetimes, rounds=0)}
+    buffers = profiles[0].lifetimes
+    found = {method: peak(buffers, places) for method, places in planned(buffers, rounds=0).items()}
     assert (profiles[0].naive, found["strict"], found["shared"], lists.plan.peak) == (naive, strict, live, live)
     assert profiles[0].live == live
     assert not overlaps(profiles[0], lists.plan.places)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from host.features.compute.memory.checker import dead_reads, overlaps
-from host.features.compute.memory.plan import make_plan, planned
+from host.features.compute.memory.plan import make_plan, peak, planned
 from host.features.compute.text_steps import text_program
 from host.models.text import Batch
 from host.models.transformer import Transformer, TransformerConfig
@@ -25,7 +25,7 @@ def test_words(name):
     """Words of one sequence; the search finds a plan of as few words as are alive."""
     options, naive, strict, shared, live = PROGRAMS[name]
     profile = text_program(**options).profile
-    found = {one.method: one.peak for one in planned(profile.lifetimes)}
+    found = {method: peak(profile.lifetimes, places) for method, places in planned(profile.lifetimes).items()}
     assert (profile.naive, found["strict"], found["shared"], profile.live) == (naive, strict, shared, live)
     assert found["search"] == live
     plan = make_plan(profile)

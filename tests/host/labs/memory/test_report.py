@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from host.cli import app
-from host.labs.memory import report as memory
-from host.labs.memory.report import Parts
+from host.labs.memory import lab as memory
+from host.labs.memory.lab import Parts
 
 #: A step on a node.
 NODE = {"chain": "8-4-3", "share": 0.5, "rate": 0.125, "kind": "swap", "policies": ["swap", "keep"], "cycles": 1030,
@@ -110,5 +110,5 @@ def test_failures(tmp_path, change, failure):
 def test_sources():
     """Results are kept as long as the planner, lists and models are as they were."""
     names = {"/".join(path.parts[-2:]) for path in memory._sources()}
-    assert {"memory/report.py", "memory/plan.py", "memory/chain.py", "compute/lists.py", "models/layers.py",
+    assert {"memory/lab.py", "memory/plan.py", "memory/chain.py", "compute/lists.py", "models/layers.py",
             "far/steps.py"} <= names

@@ -18,7 +18,8 @@ from host.driver.planned_lists import PlanError
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
 from host.features.compute.memory.checker import dead_reads, overlaps
-from host.features.compute.memory.plan import ListProgram, Room, planned, rooms_of
+from host.features.compute.memory.plan import ListProgram, Room, peak, rooms_of
+from host.features.compute.memory.plan import strict as rule
 from host.features.programs.schedules import Copies
 from host.models.layer_shapes import layers_of
 from sim.golden.features.compute.compute import Engine, pack
@@ -86,7 +87,7 @@ def test_perceptrons(widths, naive, live, strict):
     profile = profile_of(lists)
     assert profile.digest == lists.plan.digest
     assert (profile.naive, profile.live, lists.plan.peak, lists.places.lists) == (naive, live, live, live)
-    assert {one.method: one.peak for one in planned(profile.lifetimes, rounds=0)}["strict"] == strict
+    assert peak(profile.lifetimes, rule(profile.lifetimes)) == strict
     assert not overlaps(profile, lists.plan.places)
     assert not dead_reads(profile, lists.plan.places)
 

@@ -10,7 +10,7 @@ from host.features.compute.tiling.costs import estimated, product
 from host.features.compute.tiling.searches import Network, actor_critic, annealing, best_first, numbers, random_search
 from host.features.compute.tiling.space import Evaluations, ExhaustedError, Nest, Plan, Space
 from host.labs.tiling.experiment import METHODS, TASKS, compare, optimum
-from host.labs.tiling.report import table
+from host.labs.tiling.lab import table
 
 ARRAY = Array(rows=4, lanes=4)
 OWN = best_first, actor_critic, annealing, random_search
