@@ -18,8 +18,7 @@ from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command, Event
 from host.driver.memory import Buffer, aligned
 from host.driver.protocols import TrainingRing
-from host.features.programs.passes import Passes
-from host.features.programs.ring_programs import NodeProgram
+from host.features.programs.ring_programs import NodeProgram, Passes
 from host.features.programs.schedules import SETTINGS_FLAG, STAGED_FLAG
 from sim.golden.features.quorum.rounds import AGES, ONE, SLOTS, Close, Rounds, scale_table
 
