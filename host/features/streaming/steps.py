@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from hdl.config import NodeConfig
+from host.columns import show
 from host.console import Progress, make_console, shown, thread_count
 from host.features.streaming import report
 from host.features.streaming.edits import Kind, Structure
@@ -15,7 +16,7 @@ from host.features.streaming.node_run import LATENCY, NodeRun, RelayKeeper, chec
 from host.features.streaming.plan import cut, make_relay_plan
 from host.features.streaming.run import Assessor, Plateau, Together, Underflow
 from host.features.streaming.schedule_section import Streaming
-from host.features.streaming.timeline import Far, SetTimes, microbatches
+from host.features.streaming.timeline import Far, microbatches
 from host.models.digits import digits
 from host.models.layers import widths as hidden_widths
 from host.options import COUNT, SEEDS, check_range
@@ -64,10 +65,10 @@ class _StreamingRun:
         return spec.known("ring.nodes"), spec.known("workload.steps"), spec.known("optimizer.learning_rate")
 
     def _lay_out(self) -> None:
-        """Cut layers into units, and find the memories of the nodes and the microbatch that fits."""
+        """Cut layers into units, and choose the memories of the nodes and the microbatch."""
         schedule, window = self.schedule, self.spec.known("schedule.window")
         units, windows = cut(self.widths, window=window, lanes=NodeConfig.lanes), 2
-        if schedule.resident:  # one window more than streaming needs at least, and one for a layer that comes
+        if schedule.resident:  # at least one window more than streaming has, and one for an added layer
             windows = max(3, len(units) + schedule.plateau)
         self.configs = relay_nodes(words=sum(unit.length for unit in units), planes=self.optimizer.planes,
                                    window=window, windows=windows)
@@ -87,7 +88,7 @@ class _StreamingRun:
         return open_files(self.spec, self.keeper, lambda line: console.print(line, soft_wrap=True)) is not None
 
     def _identity(self) -> dict[str, Any]:
-        """Description of the run without what its bits do not depend on."""
+        """Description of the run by the options that its bits depend on."""
         spec, schedule = self.spec, self.schedule
         parts = {"workload": ("seed",), "model": ("hidden",), "ring": ("nodes",),
                  "optimizer": ("learning_rate", "momentum"),
@@ -129,7 +130,7 @@ class _StreamingRun:
                 self.keeper.write()
 
     def _report(self, run: NodeRun) -> dict[str, Any]:
-        """Report of the steps so far, made between two steps, since within one the golden nodes are at neither."""
+        """Report of the steps so far; only between two steps, since within one the golden nodes have done a part."""
         accuracy, same = run.accuracy, run.same
         self.verdict = (f"{accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
                         f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}")
@@ -142,11 +143,8 @@ class _StreamingRun:
         """Print and write the report."""
         assert self.result is not None
         rows = self.result["per_step"]
-        console.print(report.table(rows))
-        console.print(report.link_line(rows[-1]), soft_wrap=True)
-        console.print(self.verdict, soft_wrap=True)
-        written = write_results(self.spec, {**self.result, "interrupted": bool(self.stopped)})
-        console.print(shown(written), soft_wrap=True)
+        show(report.table(rows), report.link_line(rows[-1]), self.verdict, console=console)
+        show(shown(write_results(self.spec, {**self.result, "interrupted": bool(self.stopped)})), console=console)
 
 
 def train(spec: RunSpec) -> dict[str, Any] | None:
@@ -190,15 +188,14 @@ def _speed(what: str, text: str | None) -> Fraction:
 
 def _row(run: NodeRun, number: int, cycles: int, *, speed: Fraction, far: Far) -> dict[str, Any]:
     """Figures of a step, and of its timeline."""
-    times: SetTimes = run.times[number - len(run.reports)]
-    costs, units = run.costs(times, rate=speed), run.reports[number].structure.plan.units
+    times, result = run.times[number - len(run.reports)], run.reports[number]
+    costs, units = run.costs(times, rate=speed), result.structure.plan.units
     model, packets = run.timeline(number, rate=speed, far=far)
     longest = max(range(len(units)), key=lambda unit: units[unit].words)
     link = {f"measured_{kind}": sorted(found for (one, unit), found in times.links.items() if one == kind and all(
         getattr(units[unit], name) == getattr(units[longest], name) for name in ("words", "format")))
             for kind in ("fetch", "push")}
-    return {"set": number, "microbatches": run.reports[number].structure.count,
-            "loss": run.reports[number].mean_loss, "cycles": times.cycles,
+    return {"set": number, "microbatches": result.structure.count, "loss": result.mean_loss, "cycles": times.cycles,
             "with_host": cycles, "stall": times.run.stall, "idle": times.run.idle, "modelled_stall": model.stall,
             "modelled_idle": model.idle, "forward": costs[longest].forward, "backward": costs[longest].backward,
             "words": units[longest].words, "fetch": costs[longest].fetch, "push": costs[longest].push,
