@@ -25,7 +25,7 @@ from host.features.streaming.edits import Structure, read_log
 from host.features.streaming.node_run import RelayKeeper
 from host.features.streaming.run import RelayRun
 from host.labs.centroids import lab as centroid_tables
-from host.labs.late import picture as late
+from host.labs.late import lab as late
 from host.labs.memory import report as memory
 from host.labs.predict import points
 from host.labs.relay import experiment as relay_experiment

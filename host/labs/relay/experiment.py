@@ -1,7 +1,7 @@
-"""Experiments with relays on golden nodes: edits of an assessor, and deep perceptrons; and modelled timelines.
+"""Experiments with layer streaming on golden nodes: edits of an assessor, deep perceptrons, and modelled timelines.
 
-Nodes have the same bits, so accuracies stand for theirs; cycles are modelled. :func:`learn_on_nodes` runs a case on
-simulated nodes, beside golden ones.
+Nodes have the same bits, so accuracies are theirs as well; cycles are modelled. :func:`learn_on_nodes` runs a case on
+simulated nodes and compares them with golden ones.
 """
 
 import dataclasses
@@ -50,13 +50,13 @@ class Case:
     seeds: int = 10
     #: Makes the assessor of a run; None for a run without.
     assessor: Callable[[], Assessor | None] = lambda: None
-    #: Name of the case that it is compared with, or nothing.
+    #: Name of the case that it is compared with, if any.
     beside: str = ""
-    #: Points of accuracy that it must gain, or without ``beside`` per cent that it must have; 0 for none.
+    #: Points of accuracy that it must gain, or without ``beside`` its accuracy in per cent; 0 for none.
     bar: float = 0.0
 
 
-#: Cases, each behind the one that it is compared with.
+#: Cases, each after the one that it is compared with.
 CASES = (
     Case("64-10", (64, 10), "raw", 0.1, 16),
     Case("64-10, a plateau adds a layer", (64, 10), "raw", 0.1, 16, assessor=Plateau, beside="64-10", bar=0.7),
@@ -76,10 +76,8 @@ class Row:
     name: str
     beside: str
     bar: float
-    #: Of each seed, in per cent.
+    #: Accuracy of each seed, in per cent.
     accuracies: tuple[float, ...]
-    #: Edits of the first seed, in lines.
-    edits: tuple[str, ...]
     #: Mean loss of each set of the first seed.
     losses: tuple[float, ...]
     #: Log of the first seed.
@@ -92,7 +90,7 @@ class Row:
 
 
 def start_of(case: Case) -> Structure:
-    """Program that a case begins with, before its number of microbatches is chosen."""
+    """First program of a case, before its number of microbatches is chosen."""
     return Structure(case.widths, (case.format,) * (len(case.widths) - 1), 1, case.rate, MICROBATCH, WORKER)
 
 
@@ -109,8 +107,8 @@ def learn(case: Case, data: Dataset, seed: int, *, epochs: int | None = None) ->
 def learn_on_nodes(case: Case, data: Dataset, seed: int, *, epochs: int | None = None,
                    arithmetic: Arithmetic = Arithmetic.NATIVE, threads: int = 1,
                    on_set: Callable[[SetReport], None] = lambda report: None) -> NodeRun:
-    """Run a case with a seed, as :func:`learn` does, on simulated nodes, whose bits are compared with golden ones
-    after every set; ``on_set`` is called after each."""
+    """Run a case with a seed, as :func:`learn` does, on simulated nodes, compared with golden ones after every set;
+    ``on_set`` is called after each."""
     start = start_of(case)
     words = sum(unit.length for unit in start.plan.units)
     optimizer = SGD(case.rate, momentum=MOMENTUM)
@@ -148,20 +146,15 @@ def row_of(case: Case, runs: Sequence[RelayRun]) -> Row:
     """Outcome of a case's runs."""
     first = runs[0]
     return Row(case.name, case.beside, case.bar, tuple(round(100 * run.accuracy, 4) for run in runs),
-               tuple(edit.line for edit in first.log), tuple(report.mean_loss for report in first.reports),
-               first.described())
+               tuple(report.mean_loss for report in first.reports), first.described())
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """Bars that are missed."""
-    means = {row.name: row.mean for row in rows}
-    found = []
-    for row in rows:
-        gained = row.mean - means[row.beside] if row.beside else row.mean
-        if gained < row.bar:
-            what = "gain at least {:g} points" if row.beside else "have at least {:g} %"
-            found.append(f"{row.name} must {what.format(row.bar)}, not {gained:.2f}")
-    return found
+    """Messages about cases below their bars."""
+    means = {"": 0.0, **{row.name: row.mean for row in rows}}
+    return [f"{row.name} must {'gain' if row.beside else 'have'} at least {row.bar:g} "
+            f"{'points' if row.beside else '%'}, not {row.mean - means[row.beside]:.2f}"
+            for row in rows if row.mean - means[row.beside] < row.bar]
 
 
 def _costs(**options: Any) -> Costs:
@@ -182,10 +175,10 @@ def stalls(most: int = 4) -> list[dict[str, Any]]:
 
 def choices() -> list[dict[str, Any]]:
     """Chosen microbatches of a set of 64 x 64 layers: modelled."""
-    given: list[tuple[str, dict[str, Any]]] = [
+    cases: list[tuple[str, dict[str, Any]]] = [
         *((f"microbatch {size}", {"microbatch": size}) for size in (4, 8, 16)),
         *((f"{name}, server at 1 word per cycle", {"rate": Fraction(1), "state_words": words})
           for name, words in (("sgd", 2), ("momentum", 4), ("adam", 6))),
         ("mx9 in FETCH", {"format": "mx9"})]
     return [{"case": name, **dataclasses.asdict(_costs(**options)), "microbatches": microbatches([_costs(**options)])}
-            for name, options in given]
+            for name, options in cases]
