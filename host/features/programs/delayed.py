@@ -4,6 +4,10 @@ The golden model does the steps of a block first, with weights of the first k la
 before; then the nodes do them, in one run. At the end of each block both copies of the weights, master weights, state
 and residuals are compared, and the words that nodes have sent in it. Each command must have computed with the version
 of the schedule.
+
+A command of a program can wait for flags, which the host sets and the command clears. So each pass computes with its
+own data, however early or late the host is: when a command of a pass has ended on all nodes, the host replaces the
+data that it has used by the data of the next pass, and sets a flag.
 """
 
 import dataclasses
@@ -14,8 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.control.protocol import EventStatus
 from hdl.memory_map import TRACE_WORDS
 from host.cycles.estimate import Costs
+from host.driver.command import Event
 from host.driver.memory import Buffer, distance_of
 from host.driver.optimizer_settings import FixedSettings, Rule, Settings
 from host.driver.protocols import TrainingRing
@@ -31,10 +37,9 @@ from host.features.programs.execution import (
     number_of,
     spans_of,
 )
-from host.features.programs.feeding import run_passes
 from host.features.programs.program import CompiledProgram, Queue
 from host.features.programs.ring_programs import Passes
-from host.features.programs.schedules import Schedule
+from host.features.programs.schedules import SETTINGS_FLAG, STAGED_FLAG, Schedule
 from host.models.layer_shapes import Dense
 from host.training.batches import Batch
 from host.training.comparison import (
@@ -48,14 +53,13 @@ from host.training.comparison import (
     refuse_nonfinite,
 )
 from host.training.differentiator import Differentiator
-from host.training.executions import Execution
 from host.training.record import DivergenceError, Step
 from host.training.reference import words_of
 from host.training.updates import UpdateExecutor
 from sim.golden.features.programs.program import Span, timeline
 from sim.golden.ring import Traffic
 
-__all__ = ["DelayedExecutor", "OverlappingExecution"]
+__all__ = ["DelayedExecutor", "OverlappingExecution", "run_passes"]
 
 
 Bits = npt.NDArray[np.uint32]
@@ -77,18 +81,19 @@ class DelayedExecutor(UpdateExecutor):
     """Steps of a run with passes that overlap, in blocks, which also end where shares change their sizes on nodes
     that compute, and where traces are full."""
 
+    _execution: "OverlappingExecution"
+
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        self.most, self.equal = self._overlapping.most, self._computer is not None
+        self.most, self.equal = self._execution.most, self._computer is not None
         self._passes = 0  # since nodes were given weights
 
-    def _executes(self, ring: TrainingRing) -> Execution:
+    def _executes(self, ring: TrainingRing) -> "OverlappingExecution":
         workload, config = self._workload, self._config
         assert config.overlap is not None
-        self._overlapping = OverlappingExecution(
+        return OverlappingExecution(
             ring, self._length, schedule=Schedule.parse(config.overlap), layers=layers_for(workload),
             costs=costs_of(workload, config, ring.nodes), computer=differentiator_of(ring, workload, config))
-        return self._overlapping
 
     @property
     def _newest(self) -> int:
@@ -104,7 +109,7 @@ class DelayedExecutor(UpdateExecutor):
 
     def _spread(self) -> None:
         """Write both copies of the weights, and count passes from 0 again: the next one is an even one."""
-        self._overlapping.write_copies(self._older.view(np.float32), self._reference.weights.view(np.float32))
+        self._execution.write_copies(self._older.view(np.float32), self._reference.weights.view(np.float32))
         self._passes = 0
 
     def _copies(self) -> tuple[Bits, Bits]:
@@ -125,13 +130,13 @@ class DelayedExecutor(UpdateExecutor):
     @property
     def _apart(self) -> slice:
         """Weights of layers with two copies."""
-        return slice(0, self._overlapping.apart)
+        return slice(0, self._execution.apart)
 
     def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
         ring, last = self._ring, first + len(batches) - 1
         if self._computer is not None:  # the program has the numbers of examples
             self._give(np.array_split(batches[0].examples, ring.nodes), [])
-        self._overlapping.load()
+        self._execution.load()
         golden = [self._golden(number, batch) for number, batch in enumerate(batches, first)]
 
         def give(number: int) -> None:
@@ -142,7 +147,7 @@ class DelayedExecutor(UpdateExecutor):
                 self._computer.give([self._workload.examples_of(share) for share in step.shares],
                                     odd=(self._passes + number) % 2)
 
-        passes, timings = self._overlapping.run_block([step.settings for step in golden], first=self._passes,
+        passes, timings = self._execution.run_block([step.settings for step in golden], first=self._passes,
                                                       give=give)
         self._passes += len(golden)
         refuse_nonfinite(last, passes.outcome, range(ring.nodes))
@@ -151,7 +156,7 @@ class DelayedExecutor(UpdateExecutor):
         self._compare(last, golden, growth(self._reference.counter, before, counters))
         # Counters are read at the end of a block: its last step has the repairs, and each step its share of cycles.
         repairs = self._repairs(before, counters)
-        figures = {**self._overlapping.engine_figures(before, counters),
+        figures = {**self._execution.engine_figures(before, counters),
                    "scatter_cycles": most("SCATTER_REDUCE_CYCLES", before, counters)}
         parts = {name: None if cycles is None else cycles // len(golden) for name, cycles in figures.items()}
         steps = []
@@ -191,7 +196,7 @@ class DelayedExecutor(UpdateExecutor):
         compare_rows("weights", number, self._laid_out(), words_of(ring.memory.read_weights(len(reference.weights))))
         if self._apart.stop:
             compare_rows("weights of the second copy", number, self._copies()[1][self._apart],
-                         words_of(self._overlapping.read_second()))
+                         words_of(self._execution.read_second()))
         compare_master(ring, reference, number)
         compare_memories(ring, reference, self._config, number)
         expected = np.sum([step.traffic.words for step in golden], axis=0).tolist()
@@ -261,18 +266,8 @@ class OverlappingExecution(ProgramExecution):
 
     def run_block(self, settings: Sequence[Settings | FixedSettings], *, first: int,
                   give: Callable[[int], None]) -> tuple[Passes, list[Timing]]:
-        """Do passes; ``DivergenceError`` if a layer has computed with weights of the wrong version.
-
-        Parameters
-        ----------
-        settings : sequence of Settings
-            Of each pass.
-        first : int
-            Passes since weights were written.
-        give : callable
-            Called with the number of a pass in the block, from 0; gives nodes the data of this pass. With an engine
-            all passes have the numbers of examples that were given last.
-        """
+        """Do passes as :func:`run_passes`, with an engine all with the numbers of examples that were given last;
+        ``DivergenceError`` if a layer has computed with weights of the wrong version."""
         program = self.load()
         passes = run_passes(self._ring, program, settings, first=first, give=give,
                             after="backward 1" if self.computer is None else "forward 1")
@@ -319,3 +314,37 @@ def _lasts(found: Sequence[Span], count: int) -> list[int]:
     ends += [max(span.end for span in found if (span.number, span.queue) == (number, Queue.COMMUNICATE))
              for number in range(count)]
     return [after - before for before, after in itertools.pairwise(ends)]
+
+
+def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[Settings | FixedSettings], *,
+               first: int, after: str, give: Callable[[int], None]) -> Passes:
+    """Run a program of kind ``delayed``, which the nodes have loaded, for several passes that overlap.
+
+    The nodes were given their weights ``first`` passes ago; ``give`` gives them the data of a pass by its number, from
+    0. The command ``after`` is the last of a pass that uses the data, or needs the memory of the next pass's data:
+    ``backward 1`` where COMPUTE copies gradients, ``forward 1`` where even and odd passes have inputs of their own.
+    """
+    tags = {task.name: task.place for task in program.tasks}
+    # by the tag of the last command that uses it: replacement for a pass, and the flag that the pass waits for
+    feeds = {tags[after]: (give, STAGED_FLAG),
+             tags["latch"]: (lambda number: ring.settings.write(settings[number]), SETTINGS_FLAG)}
+    ended = {tag: [0] * ring.nodes for tag in feeds}
+
+    def feed(tag: int, number: int) -> None:
+        replace, flag = feeds[tag]
+        replace(number)
+        ring.settings.set_flags(flag)
+
+    def on_event(rank: int, event: Event) -> None:
+        if event.tag not in feeds or event.status != EventStatus.OK:
+            return
+        counts = ended[event.tag]
+        before = min(counts)
+        counts[rank] += 1
+        if before < min(counts) < len(settings):
+            feed(event.tag, min(counts))
+
+    for tag in feeds:
+        feed(tag, 0)
+    return ring.programs.run(collectives=program.collectives, passes=len(settings), parity=first % 2, first=first,
+                             on_event=on_event)

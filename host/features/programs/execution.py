@@ -34,7 +34,7 @@ from host.training.workloads import Classifier, Workload
 from sim.golden.features.programs.program import Span, makespan, timeline
 from sim.golden.ring import largest_block
 
-__all__ = ["ALL", "OVERLAPS", "ProgramExecution", "Timing", "busiest", "check_schedule", "costs_of",
+__all__ = ["OVERLAPS", "ProgramExecution", "Timing", "busiest", "check_schedule", "costs_of",
            "durations_of", "execution_of", "layers_for", "number_of", "overlaps", "patience_of", "programmed",
            "spans_of", "timing_of"]
 
@@ -62,8 +62,7 @@ class Timing:
                 "communicate_cycles": self.communicate}
 
 
-#: Name of all schedules, one after the other; and the schedules of every network.
-ALL = "all"
+#: Schedules of every network.
 OVERLAPS = (Kind.NONE.value, Kind.STRICT.value, Kind.LAYERS.value)
 
 

@@ -70,13 +70,7 @@ class Staged:
 
 
 class RingPrograms:
-    """Programs of all nodes.
-
-    Parameters
-    ----------
-    planned : PlannedLists
-        Lists that commands of programs may run.
-    """
+    """Programs of all nodes; their commands may run only ``planned`` lists."""
 
     def __init__(self, devices: Devices, commands: CommandQueueing, planned: PlannedLists):
         self._devices = devices
@@ -138,15 +132,8 @@ class RingPrograms:
         lengths; or a program has more queues than nodes with several of them; ``PlanError``: a program runs a list
         that is not of the memory plan; nothing is loaded then.
 
-        Parameters
-        ----------
-        programs : sequence of sequence of sequence of Command
-            Commands of each queue of each node, with the same tags on all nodes. Nodes with one queue are sent them
-            in the order of their tags.
-        model : int
-            Number of the program, which :meth:`run` names.
-        changes : bool
-            Whether to send only the queues that differ from the programs that this ring has loaded.
+        Programs have the same tags on all nodes; nodes with one queue are sent commands in the order of tags. With
+        ``changes`` only queues that differ from the loaded programs are sent. Runs name the number ``model``.
         """
         self._check(programs)
         if self._config.queues > 1:
@@ -249,18 +236,10 @@ class RingPrograms:
         :meth:`TrainingRing.recover`; then the programs are still loaded; ``TraceError``: there were more commands
         than a node's trace holds.
 
-        Parameters
-        ----------
-        collectives : int
-            Numbers of collectives that a pass takes.
-        passes, parity, first : int
-            Parameters of :class:`~host.driver.command.ProgramRun`; without effect on nodes with one queue, which have
-            one copy of weights.
-        traced : bool
-            Whether to read the traces, which hold 256 records.
-        on_event, over : callable
-            See :meth:`play`. A run that is over before its end has no error; nodes still run their programs, until
-            :meth:`TrainingRing.recover`.
+        A pass takes ``collectives`` numbers of collectives. ``passes``, ``parity`` and ``first`` are those of
+        :class:`~host.driver.command.ProgramRun`; the last two have no effect on nodes with one queue. Only ``traced``
+        runs read the traces, which hold 256 records. For ``on_event`` and ``over`` see :meth:`play`: a run that is
+        over before its end has no error; nodes still run their programs, until :meth:`TrainingRing.recover`.
         """
         if self._config.queues == 1:
             return self.send(passes)
@@ -298,7 +277,7 @@ class RingPrograms:
         passes, parity, first, collective, collectives
             Parameters of :meth:`host.driver.device.Device.run`.
         patience : int, optional
-            Cycles that each look for an event takes at most; longer than any command.
+            Most cycles of a look for an event; longer than any command.
         on_event : callable
             Called with the rank of a node and each of its events, while the programs run.
         over : callable

@@ -18,16 +18,21 @@ from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command, Event
 from host.driver.memory import Buffer, aligned
 from host.driver.protocols import TrainingRing
+from host.driver.ring import Ring
+from host.driver.trace import TraceRecord
 from host.features.programs.ring_programs import NodeProgram
 from host.features.programs.schedules import SETTINGS_FLAG, STAGED_FLAG
 from sim.golden.features.quorum.rounds import AGES, ONE, SLOTS, Close, Rounds, scale_table
 
-__all__ = ["Closing", "RoundFeeder", "RoundModel", "RoundProgram"]
+__all__ = ["Closing", "RoundFeeder", "RoundModel", "RoundProgram", "TraceReader"]
 
 Bits: TypeAlias = npt.NDArray[np.uint32]
 
 #: Tags of the commands.
 COMPUTE, FOLD, LATCH, UPDATE = range(4)
+
+#: Words of the trace that a command takes, for its start and its end.
+_RECORDS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -238,3 +243,33 @@ class RoundFeeder:
     def _give_settings(self, number: int) -> None:
         self._model.settings(number)
         self._ring.settings.set_flags(SETTINGS_FLAG)
+
+
+class TraceReader:
+    """Reader of the traces of a run with more commands than they hold, in parts; made before the run."""
+
+    def __init__(self, ring: Ring):
+        self._devices = ring.devices
+        #: Commands whose records a node keeps.
+        self.room = ring.devices[0].config.memory_map["trace"].words // _RECORDS
+        self._since = [int(device.read_register("TRACE_POINTER")) for device in self._devices]
+        self._events = [0] * len(self._devices)
+        self._records: list[list[TraceRecord]] = [[] for _ in self._devices]
+
+    def on_event(self, rank: int) -> None:
+        """Take note of the end of a command, and read the node's trace before it is half full."""
+        self._events[rank] += 1
+        if self._events[rank] >= self.room // 2:
+            self._read(rank)
+
+    def finish(self) -> list[list[TraceRecord]]:
+        """All records of each node, after the run."""
+        for rank in range(len(self._devices)):
+            self._read(rank)
+        return self._records
+
+    def _read(self, rank: int) -> None:
+        records = self._devices[rank].trace(self._since[rank])
+        self._records[rank] += records
+        self._since[rank] += len(records)
+        self._events[rank] = 0

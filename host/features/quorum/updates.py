@@ -26,9 +26,8 @@ from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
 from host.features.grid.grid import Kind, Part, Shape
 from host.features.grid.switching import GridNodes
-from host.features.programs.feeding import TraceReader
 from host.features.quorum.config import Late, LateConfig
-from host.features.quorum.feeding import UPDATE, Closing, RoundFeeder, RoundModel, RoundProgram
+from host.features.quorum.feeding import UPDATE, Closing, RoundFeeder, RoundModel, RoundProgram, TraceReader
 from host.models.digits import Dataset
 from host.models.layer_shapes import layers_of
 from host.models.layers import Array

@@ -237,21 +237,18 @@ _WORKER = fields.record(lanes=fields.integer(1, 64), weight_words=_words, gradie
 _START = fields.record(widths=fields.several(fields.integer(1, _WIDEST), 2, _LAYERS + 1),
                        formats=fields.several(fields.choice(FETCH_FORMATS), 1, _LAYERS), microbatches=_count,
                        rate=_rate, microbatch=_count, worker=_WORKER, digest=_digest)
-_VALUES = {Kind.ADD: fields.integer(1, _WIDEST), Kind.FORMAT: fields.choice(FETCH_FORMATS), Kind.MICROBATCHES: _count,
-           Kind.RATE: _rate}
+_VALUES = {Kind.ADD: fields.integer(1, _WIDEST), Kind.REMOVE: fields.optional(fields.integer(0, _WIDEST)),
+           Kind.FORMAT: fields.choice(FETCH_FORMATS), Kind.MICROBATCHES: _count, Kind.RATE: _rate}
+
+
+_EDIT = fields.record(
+    number=fields.integer(1, _SETS), set=fields.integer(0, _SETS), layer=fields.integer(0, _LAYERS),
+    kind=fields.choice(_KINDS), value=lambda value: True, digest=_digest)
 
 
 def _edit(value: Any) -> bool:
     """Whether a value is an edit."""
-    entry = fields.record(
-        number=fields.integer(1, _SETS), set=fields.integer(0, _SETS), layer=fields.integer(0, _LAYERS),
-        kind=fields.choice(_KINDS), value=lambda value: True, digest=_digest)
-    return entry(value) and _VALUES.get(Kind(value["kind"]), _removed)(value["value"])
-
-
-def _removed(value: Any) -> bool:
-    """Whether an edit that needs no value may have this one."""
-    return value is None or fields.integer(0, _WIDEST)(value)
+    return _EDIT(value) and _VALUES[Kind(value["kind"])](value["value"])
 
 
 _LOG = {"start": _START, "workers": fields.integer(1, 64), "seed": fields.integer(0, 1 << 63),

@@ -162,17 +162,12 @@ class _Compiler:
 
 def compile_relay(plan: RelayPlan, *, array: Array, factors: Factors = best_factors,
                   recompute: bool = True, base: int | None = None) -> RelayLists:
-    """Make the lists of a plan.
+    """Make the lists of a plan, from element ``base`` on, by default ``plan.lists``; ``factors`` gives the factors of
+    a product.
 
-    Parameters
-    ----------
-    factors : callable
-        Gives the factors of a product.
-    recompute : bool
-        Whether outputs of all layers are computed again backward, or only the last layer's, which its loss needs. The
-        bits are the same: the outputs of a ReLU are the inputs of the layer above, which zeros their gradients.
-    base : int, optional
-        First element of the lists; by default ``plan.lists``.
+    With ``recompute`` backward computes the outputs of all layers again, otherwise only the last layer's, which its
+    loss needs. The bits are the same: the outputs of a ReLU are the inputs of the layer above, which zeros their
+    gradients.
     """
     if array.lanes != plan.worker.lanes:
         raise ValueError(f"Array must have the {plan.worker.lanes} lanes of the plan's worker, not {array.lanes}")

@@ -206,17 +206,11 @@ class RelayRing:
             self._program, self._lengths = following.compiled, following.lengths
 
     def run_set(self, shares: Sequence[Share], *, traced: bool, meanwhile: Iterator[None]) -> SetOutcome:
-        """Carry out a set and wait for it.
+        """Carry out a set of ``count`` microbatches, each full but for the last one, and wait for it.
 
-        Parameters
-        ----------
-        shares : sequence of (array, array)
-            Inputs and labels of each worker: ``count`` microbatches, each full but for the last one.
-        traced : bool
-            Whether to read the trace of the first worker, in parts while the set runs: a node keeps 256 records.
-        meanwhile : iterator
-            Steps of :meth:`stage` for the next set: one for each event after all nodes have latched the settings of
-            this set, and the rest after it.
+        A ``traced`` set reads the trace of the first worker, in parts while it runs: a node keeps 256 records. The
+        steps of :meth:`stage` for the next set are taken ``meanwhile``: one for each event after all nodes have
+        latched the settings of this set, and the rest after it.
         """
         self.turn()
         plan = self._plan

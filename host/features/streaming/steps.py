@@ -31,10 +31,7 @@ __all__ = ["check", "train"]
 
 
 class _StreamingRun:
-    """A run of layer streaming; the parameter is its description, with all defaults.
-
-    Raises ``ValueError``: the run is impossible.
-    """
+    """A run of layer streaming by its description with all defaults; ``ValueError`` if the run is impossible."""
 
     def __init__(self, spec: RunSpec):
         schedule, optimizer = spec.schedule, spec.optimizer
@@ -148,15 +145,8 @@ class _StreamingRun:
 
 
 def train(spec: RunSpec) -> dict[str, Any] | None:
-    """Carry a run out, and return its report.
-
-    Raises
-    ------
-    ValueError
-        The run is impossible.
-    typer.Exit
-        A signal has come, or nodes have other bits than golden ones.
-    """
+    """Carry a run out, and return its report; ``ValueError`` if the run is impossible, ``typer.Exit`` after a signal,
+    and if nodes have other bits than golden ones."""
     run, console = _StreamingRun(spec), make_console()
     kept = run.open_files(console)
     with Progress(console) as progress:

@@ -27,7 +27,7 @@ from host.driver.ring import Ring
 from host.features.compute.engine import Computer
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
-from host.features.programs.feeding import run_passes
+from host.features.programs.delayed import run_passes
 from host.features.programs.program import CompiledProgram
 from host.features.programs.ring_programs import Passes
 from host.features.programs.schedules import Computed, Copies, Kind, Schedule, build
