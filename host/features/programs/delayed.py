@@ -320,8 +320,8 @@ def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[
                first: int, after: str, give: Callable[[int], None]) -> Passes:
     """Run a program of kind ``delayed``, which the nodes have loaded, for several passes that overlap.
 
-    The nodes were given their weights ``first`` passes ago; ``give`` gives them the data of a pass by its number, from
-    0. The command ``after`` is the last of a pass that uses the data, or needs the memory of the next pass's data:
+    The nodes were given their weights ``first`` passes ago; ``give`` gives them the data of a pass by its number,
+    from 0. The command ``after`` is the last of a pass that uses the data, or needs the memory of the next data:
     ``backward 1`` where COMPUTE copies gradients, ``forward 1`` where even and odd passes have inputs of their own.
     """
     tags = {task.name: task.place for task in program.tasks}
