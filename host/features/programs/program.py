@@ -174,11 +174,8 @@ class CompiledProgram:
                         one.waits, one.remotes) for one in queue] for queue in self.queues]
 
     def commands(self, rank: int, nodes: int, *, epoch: int = 0, model: int = 0) -> list[list[Command]]:
-        """Commands of each queue for the program memory of the node with a rank, in a ring of ``nodes``.
-
-        Tags are places in the program. ``ProgramError``: nodes have no such operation, or the program is for another
-        number of nodes.
-        """
+        """Commands of each queue for the program memory of the node with a rank, in a ring of ``nodes``; tags are
+        places in the program. ``ProgramError`` if nodes lack an operation, or the program is for another number."""
         if any(self._remotes) and nodes != self._nodes:
             raise ProgramError(f"Nodes must be the {self._nodes} that commands wait for each other on, not {nodes!r}")
         for task in self.tasks:
@@ -263,11 +260,8 @@ class Queue(enum.IntEnum):
 
 
 class Program:
-    """The commands of a pass, in the order in which a single queue would carry them out.
-
-    A queue has room for ``depth`` commands. ``nodes`` is the number in the ring, for commands that wait for other
-    nodes.
-    """
+    """The commands of a pass, in the order in which a single queue would carry them out; a queue has room for
+    ``depth`` of them. With ``nodes``, the number in the ring, commands can wait for other nodes."""
 
     def __init__(self, *, queues: int = 2, depth: int = DEPTH, nodes: int | None = None):
         if not 1 <= queues <= 3:

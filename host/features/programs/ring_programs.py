@@ -206,10 +206,7 @@ class RingPrograms:
 
     def edit(self, *, number: int, set: int) -> None:
         """Make the staged programs hold from a set on, a run with this ``first``, and wait for the acknowledgements
-        of all nodes.
-
-        Raises ``DeviceError`` if a node refuses the edit; it is taken back on all nodes then.
-        """
+        of all nodes; ``DeviceError`` if a node refuses the edit, which is then taken back on all nodes."""
         staged = self._staged
         if staged is None:
             raise ValueError("Programs must be staged before an edit")
@@ -345,10 +342,8 @@ class RingPrograms:
         raise self._commands.diagnose(next(operations, Operation.QUIESCE), decisive)
 
     def send(self, passes: int = 1) -> Passes:
-        """Send the nodes, of any number of queues, the commands of their programs, one after the other.
-
-        Raises ``RingError`` if a command failed on at least one node; later ones were carried out.
-        """
+        """Send the nodes, of any number of queues, the commands of their programs, one after the other; ``RingError``
+        if a command failed on at least one node: later ones were carried out."""
         if not self._programs:
             raise ValueError("Programs must be loaded before they are sent")
         if _waits_for_nodes(self._programs):
@@ -367,10 +362,8 @@ class RingPrograms:
         return Passes(events=together, traces=[], outcome=_outcome(together, []))
 
     def _submit_step(self, step: dict[int, Command]) -> PendingCommand[dict[int, Event]]:
-        """Queue one command of the program on each node.
-
-        A LATCH, which nodes with one queue do not have, becomes a QUIESCE: no setting is written during a pass.
-        """
+        """Queue one command of the program on each node; a LATCH, which nodes with one queue do not have, as a
+        QUIESCE: no setting is written during a pass."""
         operation = step[0].operation
         if operation == Operation.LATCH and not self._commands.knows(operation):
             operation = Operation.QUIESCE

@@ -199,15 +199,25 @@ class _Builder:
                              writes=one.writes, duration=duration,
                              fields={**one.fields, **length, "duration": duration})
 
-    def latch(self) -> None:
-        """LATCH, so that all updates of the pass have the same settings."""
+    def communicate(self, schedule: Schedule) -> None:
+        """LATCH, so that all updates of the pass have the same settings; then all sums and updates."""
         flag = {} if self.copies.layers is None else {"wait": SETTINGS_FLAG}
         self.program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region(_SETTINGS, 0, 1)],
                          duration=self.costs.latch, fields=flag)
+        match schedule.kind:
+            case Kind.NONE:
+                self.update(self.layers)
+            case Kind.STRICT:
+                self.strict()
+            case Kind.LAYERS | Kind.CHUNKS | Kind.DELAYED:
+                for part in chunks(self.layers, 1 if schedule.kind is Kind.DELAYED else schedule.layers):
+                    self.update(part)
+            case Kind.SEARCH:
+                raise ValueError("Schedule of a program must be one, not search: measure several and choose")
 
     def update(self, part: Sequence[Dense]) -> None:
-        """A fused update of neighbouring layers, or of one that nodes with master weights count the updates of, for
-        which they read no weights."""
+        """A fused update of neighbouring layers; where updates are counted, of one layer on nodes with master weights,
+        which reads no weights."""
         counted, state = self.copies.layers is not None, _of("state", part)
         weights = self.copies.weights(part[0]) if counted else _of("weights", part)
         self._collective("update", Collective.FUSED_UPDATE, part, writes=[weights, state], reads=[
@@ -232,19 +242,6 @@ class _Builder:
                                  "stride": self.nodes})
         weights = [_of("weights", self.layers)]
         self._collective("gather", Collective.ALL_GATHER, self.layers, reads=weights, writes=weights)
-
-    def communicate(self, schedule: Schedule) -> None:
-        """All sums and updates."""
-        match schedule.kind:
-            case Kind.NONE:
-                self.update(self.layers)
-            case Kind.STRICT:
-                self.strict()
-            case Kind.LAYERS | Kind.CHUNKS | Kind.DELAYED:
-                for part in chunks(self.layers, 1 if schedule.kind is Kind.DELAYED else schedule.layers):
-                    self.update(part)
-            case Kind.SEARCH:
-                raise ValueError("Schedule of a program must be one, not search: measure several and choose")
 
     def _collective(self, name: str, kind: Collective, part: Sequence[Dense], *, reads: list[Region],
                     writes: list[Region], fields: Mapping[str, int] = MappingProxyType({})) -> None:
@@ -296,7 +293,6 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
     program = Program(queues=1 + max(Queue.COMMUNICATE, *(one.queue for one in commands)), depth=depth)
     builder = _Builder(program, layers, nodes, costs, copies)
     builder.compute(commands, lengths)
-    builder.latch()
     builder.communicate(schedule)
     return program.compile()
 
@@ -325,10 +321,8 @@ def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
 
 
 class Trials:
-    """The sizes of chunks that a search tries, one after the other, following ``trials`` that were made before.
-
-    A chunk of ``most`` layers, all but the last one, or of more is the last that is tried.
-    """
+    """The sizes of chunks that a search tries, after the earlier ``trials``; a chunk of ``most`` layers, all but the
+    last one, or of more is the last that is tried."""
 
     def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
         if most < 1:

@@ -67,10 +67,8 @@ class Closing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoundProgram:
-    """The program of a ring that computes gradients of ``length`` elements for rounds.
-
-    The gradient memory has both slots, zeros, and the staging buffer of COMPUTE, one after the other.
-    """
+    """The program of a ring that computes gradients for rounds; the gradient memory has both slots, zeros, and the
+    staging buffer of COMPUTE, one after the other."""
 
     nodes: int
     #: Elements of a gradient, and of the weights from element 0 on.

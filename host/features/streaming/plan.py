@@ -33,10 +33,8 @@ LARGEST = 4095
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worker:
-    """Memories of a worker, in elements, and its lanes.
-
-    With more than two windows, and as many accumulators, it is *resident*: each unit has its own window.
-    """
+    """Memories of a worker, in elements, and its lanes; with more than two windows, and as many accumulators, it is
+    *resident*: each unit has its own window."""
 
     lanes: int = 4
     weight_words: int
@@ -292,10 +290,8 @@ class RelayPlan:
 
 
 def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1, most: int = LARGEST) -> int:
-    """Largest number of examples of a microbatch on a worker, at most ``most``; ``ValueError`` if not even one fits.
-
-    The far memory has the inputs of all layers of all ``count`` microbatches of a set.
-    """
+    """Most examples, up to ``most``, of a microbatch on a worker that has the inputs of all layers of ``count``
+    microbatches in far memory; ``ValueError`` if not even one fits."""
     if most < 1:
         raise ValueError(f"Examples must be 1 or more, not {most!r}")
     # Buffers grow with the microbatch by at least a memory row each, so that no larger microbatch fits.

@@ -150,7 +150,7 @@ class RelayRing:
         for plane, words in enumerate(planes):
             self._server.write_memory(memories[f"state_{plane}"].number, base, words)
 
-    def served(self, planes: int = 0) -> tuple[list[Bits], list[list[Bits]]]:
+    def served(self, planes: int) -> tuple[list[Bits], list[list[Bits]]]:
         """The server's weights of the units, and its state planes."""
         def of(name: str) -> list[Bits]:
             number = self._server.config.memory_map[name].number

@@ -142,10 +142,8 @@ def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[
 
 
 class RelayRun(Executor[SetReport]):
-    """Sets of layer streaming on golden nodes, beginning with the program and learning rate of ``structure``.
-
-    ``edits``, of a log, are sent in the set before theirs, and before the first set if they are of set 0.
-    """
+    """Sets of layer streaming on golden nodes, beginning with the program and learning rate of ``structure``; edits
+    of a log are sent in the set before theirs, and before the first set if they are of set 0."""
 
     def __init__(self, data: Dataset, structure: Structure, *, workers: int, optimizer: Optimizer, seed: int = 0,
                  assessor: Assessor | None = None, edits: Sequence[Edit] = ()):

@@ -38,7 +38,14 @@ class _StreamingRun:
         assert isinstance(schedule, Streaming)
         self.spec, self.schedule = spec, schedule
         self.folder: Path = spec.known("output.folder")
-        self.workers, self.steps, self.rate = self._checked()
+        check_range("Workers", spec.ring.nodes, 1, 15)
+        check_range("Steps", spec.workload.steps, 1, 100_000)
+        check_range("Steps between checkpoints", spec.output.checkpoint, 0, 100_000)
+        check_range("Seed", spec.workload.seed, 0, SEEDS)
+        check_range("Learning rate", optimizer.learning_rate, 0, COUNT)
+        check_range("Momentum", optimizer.momentum, 0, 1)
+        self.workers: int = spec.known("ring.nodes")
+        self.rate: float = spec.known("optimizer.learning_rate")
         self.threads = thread_count(spec.backend.threads, self.workers + 1)
         self.speed = _speed("the server's far memory", schedule.server_far)
         self.worker_speed = _speed("the workers' far memories", schedule.worker_far)
@@ -49,17 +56,6 @@ class _StreamingRun:
         self.rows: list[dict[str, Any]] = []
         self.result: dict[str, Any] | None = None
         self.stopped = 0
-
-    def _checked(self) -> tuple[int, int, float]:
-        """Workers, steps and learning rate."""
-        spec = self.spec
-        check_range("Workers", spec.ring.nodes, 1, 15)
-        check_range("Steps", spec.workload.steps, 1, 100_000)
-        check_range("Steps between checkpoints", spec.output.checkpoint, 0, 100_000)
-        check_range("Seed", spec.workload.seed, 0, SEEDS)
-        check_range("Learning rate", spec.optimizer.learning_rate, 0, COUNT)
-        check_range("Momentum", spec.optimizer.momentum, 0, 1)
-        return spec.known("ring.nodes"), spec.known("workload.steps"), spec.known("optimizer.learning_rate")
 
     def _lay_out(self) -> None:
         """Cut layers into units, and choose the memories of the nodes and the microbatch."""
@@ -80,18 +76,14 @@ class _StreamingRun:
 
     def open_files(self, console: Console) -> bool:
         """Check that all results can be written; whether there is a checkpoint to resume from."""
-        self.keeper = RelayKeeper(self.folder / NAME, self._identity(), steps=self.spec.output.checkpoint)
+        # The bits of a run depend on these options.
+        own = [name for name in self.schedule.options() if name not in ("server_far", "worker_far")]
+        names = ["workload.seed", "model.hidden", "ring.nodes", "optimizer.learning_rate", "optimizer.momentum",
+                 *(f"schedule.{name}" for name in own)]
+        self.keeper = RelayKeeper(self.folder / NAME, {name: self.spec.value(name) for name in names},
+                                  steps=self.spec.output.checkpoint)
         console.print(self.plan.line, soft_wrap=True)
         return open_files(self.spec, self.keeper, lambda line: console.print(line, soft_wrap=True)) is not None
-
-    def _identity(self) -> dict[str, Any]:
-        """Description of the run by the options that its bits depend on."""
-        spec, schedule = self.spec, self.schedule
-        parts = {"workload": ("seed",), "model": ("hidden",), "ring": ("nodes",),
-                 "optimizer": ("learning_rate", "momentum"),
-                 "schedule": [name for name in schedule.options() if name not in ("server_far", "worker_far")]}
-        return {f"{section}.{name}": spec.value(f"{section}.{name}") for section, names in parts.items()
-                for name in names}
 
     def carry_out(self, progress: Progress, *, kept: bool) -> None:
         """Do all steps, until a signal comes."""
@@ -103,7 +95,7 @@ class _StreamingRun:
                         threads=self.threads, arithmetic=spec.known("backend.arithmetic")) as (ring, simulation):
             run = NodeRun(ring, self.data, self.structure, optimizer=self.optimizer, seed=spec.workload.seed,
                           traced=True, assessor=Together(*rules) if rules else None)
-            trainer = Trainer(run, run.batches, total=self.steps)
+            trainer = Trainer(run, run.batches, total=spec.known("workload.steps"))
             if kept:
                 self.rows = self.keeper.resume(ring, trainer)
                 self.result = self._report(run)

@@ -69,10 +69,8 @@ class Row:
 
 
 class Bench:
-    """Nodes with two queues, masters and versions, on which a network is measured.
-
-    The second copy of weights is ``distance`` elements after the first.
-    """
+    """Nodes with two queues, master weights and versions, that measure a network; the second copy of weights is
+    ``distance`` elements after the first."""
 
     def __init__(self, ring: Ring, layers: Sequence[Dense], costs: Costs, *, distance: int):
         self._ring = ring

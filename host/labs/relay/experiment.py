@@ -105,7 +105,7 @@ def learn(case: Case, data: Dataset, seed: int, *, epochs: int | None = None) ->
 
 
 def learn_on_nodes(case: Case, data: Dataset, seed: int, *, epochs: int | None = None,
-                   arithmetic: Arithmetic = Arithmetic.NATIVE, threads: int = 1,
+                   arithmetic: Arithmetic = Arithmetic.NATIVE,
                    on_set: Callable[[SetReport], None] = lambda report: None) -> NodeRun:
     """Run a case with a seed, as :func:`learn` does, on simulated nodes, compared with golden ones after every set;
     ``on_set`` is called after each."""
@@ -113,7 +113,7 @@ def learn_on_nodes(case: Case, data: Dataset, seed: int, *, epochs: int | None =
     words = sum(unit.length for unit in start.plan.units)
     optimizer = SGD(case.rate, momentum=MOMENTUM)
     nodes = relay_nodes(words=words, planes=optimizer.planes, window=WORKER.window)
-    with open_relay(nodes, workers=WORKERS, threads=threads, arithmetic=arithmetic) as (ring, _):
+    with open_relay(nodes, workers=WORKERS, arithmetic=arithmetic) as (ring, _):
         run = NodeRun(ring, data, start, optimizer=optimizer, seed=seed, assessor=case.assessor())
         run.propose(0, Kind.MICROBATCHES, COUNT)
         Trainer(run, run.batches, total=sets_of(case, data, epochs)).train(on_block=lambda: on_set(run.reports[-1]))
