@@ -216,7 +216,7 @@ class _Builder:
                 raise ValueError("Schedule of a program must be one, not search: measure several and choose")
 
     def update(self, part: Sequence[Dense]) -> None:
-        """A fused update of neighbouring layers; where updates are counted, of one layer on nodes with master weights,
+        """A fused update of neighbouring layers; where updates are counted, of one layer, on nodes with masters,
         which reads no weights."""
         counted, state = self.copies.layers is not None, _of("state", part)
         weights = self.copies.weights(part[0]) if counted else _of("weights", part)
