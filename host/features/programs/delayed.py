@@ -308,8 +308,7 @@ class OverlappingExecution(ProgramExecution):
 
 
 def _lasts(found: Sequence[Span], count: int) -> list[int]:
-    """Cycles from the last end of communication in the pass before, at first from the first start, to that in a
-    pass."""
+    """Cycles from the last communication of the pass before, or the first start, to the last one of each pass."""
     ends = [min(span.start for span in found)]
     ends += [max(span.end for span in found if (span.number, span.queue) == (number, Queue.COMMUNICATE))
              for number in range(count)]

@@ -277,14 +277,14 @@ class NodeRun(RelayRun):
                              for unit in report.structure.plan.units])
         return program_run(times.program, costs, far), costs
 
-    def compare(self) -> None:
-        """Compare the server's weights and state with the golden ones."""
-        if self.relay is None:
-            return
-        weights, state = self.relay.served(self._optimizer.planes)
-        for planes, golden in zip([weights, *state], [self.server.masters, *zip(*self.server.state, strict=True)],
-                                  strict=True):
-            self.same &= all(np.array_equal(*pair) for pair in zip(planes, golden, strict=True))
+    def compare(self) -> bool:
+        """Compare the server's weights and state with the golden ones; whether all has been the same so far."""
+        if self.relay is not None:
+            weights, state = self.relay.served(self._optimizer.planes)
+            golden = self.server.masters, *zip(*self.server.state, strict=True)
+            self.same &= all(np.array_equal(*pair) for vectors in zip([weights, *state], golden, strict=True)
+                             for pair in zip(*vectors, strict=True))
+        return self.same
 
 
 #: Elements that server memories are made of, so that similar models share a library.
