@@ -113,8 +113,9 @@ class NodeRun(RelayRun):
     outcome: SetOutcome
 
     def __init__(self, ring: Ring, data: Dataset, structure: Structure, *, optimizer: Optimizer, seed: int = 0,
-                 assessor: Assessor | None = None, traced: bool = False):
-        super().__init__(data, structure, workers=ring.nodes - 1, optimizer=optimizer, seed=seed, assessor=assessor)
+                 assessor: Assessor | None = None, edits: Sequence[Edit] = (), traced: bool = False):
+        super().__init__(data, structure, workers=ring.nodes - 1, optimizer=optimizer, seed=seed, assessor=assessor,
+                         edits=edits)
         self._nodes, self._traced = ring, traced
         self._banked = all(device.config.has_banks for device in ring.devices)
         self._factors = functools.cache(best_factors)
