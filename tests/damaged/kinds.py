@@ -17,7 +17,6 @@ from host.checkpoints.archive import STATE, pack_state, unpack_state
 from host.checkpoints.checkpoint import Expectation, examine
 from host.checkpoints.keys import read_key
 from host.features.compute.tiling.searched import SearchedFactors
-from host.features.programs import chakra
 from host.features.quantization import experiment as quantize_experiment
 from host.features.quantization import files as model_files
 from host.features.quantization.network import FloatLayer, QuantizationConfig, quantize
@@ -26,7 +25,7 @@ from host.features.streaming.edits import Structure, read_log
 from host.features.streaming.node_run import RelayKeeper
 from host.features.streaming.run import RelayRun
 from host.labs.centroids import lab as centroid_tables
-from host.labs.late import picture as late
+from host.labs.late import lab as late
 from host.labs.memory import lab as memory
 from host.labs.predict import points
 from host.labs.relay import experiment as relay_experiment
@@ -183,14 +182,6 @@ def read_points(path: Path) -> Any:
         return points.load()
 
 
-def write_trace(path: Path) -> None:
-    commands = [chakra.Command(name="compute", kind=chakra.Kind.COMPUTE, start=0, end=3000),
-                chakra.Command(name="sum", kind=chakra.Kind.REDUCE_SCATTER, start=3000, end=303_000, elements=5,
-                               size=300, after=("compute",))]
-    written = chakra.write([commands], path.parent / "trace", clock=1e6, note="n")
-    assert written == path
-
-
 def in_cache(folder: Path) -> Any:
     return mock.patch.dict(os.environ, {cache_folder.VARIABLE: str(folder)})
 
@@ -292,7 +283,6 @@ KINDS = {
     "report of late gradients": Kind("late.json", write_late, lambda path: late.draw_report(path.parent), JSON),
     "measured points": Kind("points.csv", lambda path: path.write_bytes(
         b"\n".join(points.FILE.read_bytes().splitlines()[::20]) + b"\n"), read_points, ANY),
-    "trace of Chakra": Kind("trace.0.et", write_trace, chakra.read, ANY, needs="google.protobuf"),
     "times of stages": Kind("stages.json", write_stages, read_stages, JSON),
     "manifest of the cache": Kind(cache.MANIFEST, write_manifest, lambda path: cache.complete(path.parent), JSON),
     "result of synthesis": Kind("unit.json", write_synthesis, read_synthesis, JSON),

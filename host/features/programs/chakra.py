@@ -1,8 +1,8 @@
 """Execution traces in the format of MLCommons' Chakra, which ASTRA-sim takes as workload.
 
-A trace is a file per node, ``PREFIX.RANK.et``: messages of Protocol Buffers, each behind its length as a varint;
-first one of metadata, then one for each command. The messages are described here, with those fields of Chakra's
-schema (``schema/protobuf/et_def.proto`` of github.com/mlcommons/chakra) that are written, by the same numbers.
+A trace is a file per node, ``PREFIX.RANK.et``: messages of Protocol Buffers, each after its length as a varint; first
+the metadata, then one for each command. The messages have only the fields of Chakra's schema
+(``schema/protobuf/et_def.proto`` of github.com/mlcommons/chakra) that are written, with the schema's numbers.
 """
 
 import dataclasses
@@ -10,21 +10,18 @@ import enum
 import functools
 import importlib.util
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from host.output import write_bytes
-from sim.bounded_files import read_bytes
 
-__all__ = ["CLOCK", "Command", "Kind", "needed", "read", "write"]
+__all__ = ["CLOCK", "Command", "Kind", "needed", "write"]
 
 #: Cycles per second of the nodes, unless another number is given: that of the larger boards.
 CLOCK = 62.5e6
 #: Version of the schema, as traces for ASTRA-sim have it.
 _VERSION = "0.0.4"
-#: Bytes of a trace that is read.
-LARGEST = 1 << 26
 
 
 class Kind(enum.Enum):
@@ -62,10 +59,10 @@ class Command:
     start: int
     end: int
 
-    #: Names of commands that have to end before.
+    #: Names of commands that must end before.
     after: tuple[str, ...] = ()
-    #: Elements of a collective's vector, and its bytes: of a prediction those of a vector without codec that would
-    #: put as many words on the links of a ring.
+    #: Elements of a collective's vector, and its bytes; in a prediction, the bytes of a vector without codec that
+    #: would put as many words on the links of a ring.
     elements: int = 0
     size: int = 0
 
@@ -110,23 +107,21 @@ def _schema() -> SimpleNamespace:
 
 def _varint(number: int) -> bytes:
     """A number in groups of seven bits, the lowest first."""
-    found = bytearray()
+    groups = []
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        groups.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*groups, number])
 
 
 def _node(number: int, command: Command, numbers: dict[str, int], clock: float) -> Any:
-    schema = _schema()
-
     def micros(cycles: int) -> int:
         return round(cycles / clock * 1e6)
 
-    node = schema.Node(id=number, name=command.name, data_deps=[numbers[name] for name in command.after],
-                       type=_COMPUTE if command.kind is Kind.COMPUTE else _COLLECTIVE,
-                       start_time_micros=micros(command.start),
-                       duration_micros=max(1, micros(command.end - command.start)))
+    node = _schema().Node(id=number, name=command.name, data_deps=[numbers[name] for name in command.after],
+                          type=_COMPUTE if command.kind is Kind.COMPUTE else _COLLECTIVE,
+                          start_time_micros=micros(command.start),
+                          duration_micros=max(1, micros(command.end - command.start)))
     node.attr.add(name="is_cpu_op", bool_val=False)
     if command.kind is not Kind.COMPUTE:
         node.attr.add(name="comm_type", int64_val=command.kind.value)
@@ -137,7 +132,7 @@ def _node(number: int, command: Command, numbers: dict[str, int], clock: float) 
 
 
 def _content(commands: Sequence[Command], metadata: Any, clock: float) -> bytes:
-    """The messages of a trace, each behind its length."""
+    """Messages of a trace, each after its length."""
     numbers = {command.name: number for number, command in enumerate(commands)}
     messages = [metadata, *(_node(numbers[command.name], command, numbers, clock) for command in commands)]
     return b"".join(_varint(len(text)) + text for text in (one.SerializeToString() for one in messages))
@@ -147,8 +142,8 @@ def write(ranks: Sequence[Sequence[Command]], prefix: pathlib.Path, *, note: str
           ) -> pathlib.Path:
     """Write a trace of a step for each node, and return the path of the first.
 
-    Commands of each node have names of their own, and each is after those that it waits for. The prefix is the
-    beginning of the files' names, the note where the times come from, and the clock in cycles per second.
+    The commands of a node have different names, and each follows the commands that it waits for. ``prefix`` begins
+    the files' names, ``note`` says where the times come from, and ``clock`` is in cycles per second.
     """
     metadata = _schema().GlobalMetadata(version=_VERSION)
     metadata.attr.add(name="source", string_val=note)
@@ -159,41 +154,3 @@ def write(ranks: Sequence[Sequence[Command]], prefix: pathlib.Path, *, note: str
             content = _content(ranks[rank], metadata, clock)
         write_bytes(path, content)
     return paths[0]
-
-
-def read(path: pathlib.Path) -> tuple[Any, list[Any]]:
-    """Metadata and nodes of a trace.
-
-    Raises
-    ------
-    ValueError
-        The file is damaged, or another; the message names it.
-    OSError
-        It cannot be read.
-    """
-    from google.protobuf.message import DecodeError
-
-    schema = _schema()
-    try:
-        metadata, *nodes = _messages(read_bytes(path, largest=LARGEST))
-        return schema.GlobalMetadata.FromString(metadata), [schema.Node.FromString(node) for node in nodes]
-    except (DecodeError, ValueError) as error:
-        raise ValueError(f"{path} must be a trace of Chakra, not damaged or another file: {error}") from None
-
-
-def _messages(data: bytes) -> Iterator[bytes]:
-    """The messages of a trace."""
-    start = 0
-    while start < len(data):
-        number = shift = 0
-        while True:
-            if start == len(data) or shift > 28:
-                raise ValueError("a message must have a length of at most 32 bits")
-            byte = data[start]
-            number, shift, start = number | (byte & 0x7F) << shift, shift + 7, start + 1
-            if byte < 0x80:
-                break
-        if number > len(data) - start:
-            raise ValueError(f"a message must have its {number:,} bytes, not {len(data) - start:,}")
-        yield data[start:start + number]
-        start += number

@@ -1,9 +1,13 @@
-"""Training by a schedule whose passes overlap (``delayed:k``): blocks of steps, checked bit for bit.
+"""Training by a schedule with passes that overlap (``delayed:k``): blocks of steps, checked bit for bit.
 
 The golden model does the steps of a block first, with weights of the first k layers that lack the update of the step
-before, and the nodes do them then, in one run. At the end of each block both copies of the weights, masters, state
-and residuals are compared, and the words that nodes have sent in it; the version that each command has computed with
-is that of the schedule.
+before; then the nodes do them, in one run. At the end of each block both copies of the weights, master weights, state
+and residuals are compared, and the words that nodes have sent in it. Each command must have computed with the version
+of the schedule.
+
+A command of a program can wait for flags, which the host sets and the command clears. So each pass computes with its
+own data, however early or late the host is: when a command of a pass has ended on all nodes, the host replaces the
+data that it has used by the data of the next pass, and sets a flag.
 """
 
 import dataclasses
@@ -14,8 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.control.protocol import EventStatus
 from hdl.memory_map import TRACE_WORDS
 from host.cycles.estimate import Costs
+from host.driver.command import Event
 from host.driver.memory import Buffer, distance_of
 from host.driver.optimizer_settings import FixedSettings, Rule, Settings
 from host.driver.protocols import TrainingRing
@@ -31,10 +37,9 @@ from host.features.programs.execution import (
     number_of,
     spans_of,
 )
-from host.features.programs.feeding import run_passes
-from host.features.programs.passes import Passes
 from host.features.programs.program import CompiledProgram, Queue
-from host.features.programs.schedules import Schedule
+from host.features.programs.ring_programs import Passes
+from host.features.programs.schedules import SETTINGS_FLAG, STAGED_FLAG, Schedule
 from host.models.layer_shapes import Dense
 from host.training.batches import Batch
 from host.training.comparison import (
@@ -48,14 +53,13 @@ from host.training.comparison import (
     refuse_nonfinite,
 )
 from host.training.differentiator import Differentiator
-from host.training.executions import Execution
 from host.training.record import DivergenceError, Step
 from host.training.reference import words_of
 from host.training.updates import UpdateExecutor
 from sim.golden.features.programs.program import Span, timeline
 from sim.golden.ring import Traffic
 
-__all__ = ["DelayedExecutor", "OverlappingExecution"]
+__all__ = ["DelayedExecutor", "OverlappingExecution", "run_passes"]
 
 
 Bits = npt.NDArray[np.uint32]
@@ -63,7 +67,7 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass
 class _Golden:
-    """A step of the golden model: what its nodes are given, and what they make of it."""
+    """A step of the golden model."""
 
     batch: Batch
     shares: list[npt.NDArray[np.intp]]
@@ -74,23 +78,22 @@ class _Golden:
 
 
 class DelayedExecutor(UpdateExecutor):
-    """Steps of a run whose passes overlap.
+    """Steps of a run with passes that overlap, in blocks, which also end where shares change their sizes on nodes
+    that compute, and where traces are full."""
 
-    A block also ends where shares change their sizes on nodes that compute, and where traces are full.
-    """
+    _execution: "OverlappingExecution"
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        self.most, self.equal = self._overlapping.most, self._computer is not None
+        self.most, self.equal = self._execution.most, self._computer is not None
         self._passes = 0  # since nodes were given weights
 
-    def _executes(self, ring: TrainingRing) -> Execution:
+    def _executes(self, ring: TrainingRing) -> "OverlappingExecution":
         workload, config = self._workload, self._config
         assert config.overlap is not None
-        self._overlapping = OverlappingExecution(
+        return OverlappingExecution(
             ring, self._length, schedule=Schedule.parse(config.overlap), layers=layers_for(workload),
             costs=costs_of(workload, config, ring.nodes), computer=differentiator_of(ring, workload, config))
-        return self._overlapping
 
     @property
     def _newest(self) -> int:
@@ -105,9 +108,8 @@ class DelayedExecutor(UpdateExecutor):
         self._spread()
 
     def _spread(self) -> None:
-        """Write both copies of the weights, and count passes anew: the next one is an even one."""
-        newest, older = (found.view(np.float32) for found in (self._reference.weights, self._older))
-        self._overlapping.write_copies(older, newest)
+        """Write both copies of the weights, and count passes from 0 again: the next one is an even one."""
+        self._execution.write_copies(self._older.view(np.float32), self._reference.weights.view(np.float32))
         self._passes = 0
 
     def _copies(self) -> tuple[Bits, Bits]:
@@ -117,20 +119,24 @@ class DelayedExecutor(UpdateExecutor):
 
     def _laid_out(self) -> Bits:
         """Weights from the base on."""
-        found = self._reference.weights.copy()
-        found[self._apart] = self._copies()[0][self._apart]
-        return found
+        return self._with_first_layers(self._copies()[0])
+
+    def _with_first_layers(self, weights: Bits) -> Bits:
+        """The newest weights, but for those of the layers with two copies."""
+        mixed = self._reference.weights.copy()
+        mixed[self._apart] = weights[self._apart]
+        return mixed
 
     @property
     def _apart(self) -> slice:
         """Weights of layers with two copies."""
-        return slice(0, self._overlapping.apart)
+        return slice(0, self._execution.apart)
 
     def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
         ring, last = self._ring, first + len(batches) - 1
         if self._computer is not None:  # the program has the numbers of examples
             self._give(np.array_split(batches[0].examples, ring.nodes), [])
-        self._overlapping.load()
+        self._execution.load()
         golden = [self._golden(number, batch) for number, batch in enumerate(batches, first)]
 
         def give(number: int) -> None:
@@ -141,23 +147,23 @@ class DelayedExecutor(UpdateExecutor):
                 self._computer.give([self._workload.examples_of(share) for share in step.shares],
                                     odd=(self._passes + number) % 2)
 
-        passes, timings = self._overlapping.run_block([step.settings for step in golden], first=self._passes,
+        passes, timings = self._execution.run_block([step.settings for step in golden], first=self._passes,
                                                       give=give)
         self._passes += len(golden)
         refuse_nonfinite(last, passes.outcome, range(ring.nodes))
         self.training.timeline = self._execution.timeline
         before, counters = self._count()
         self._compare(last, golden, growth(self._reference.counter, before, counters))
-        # Counters are read at the end of a block: its last step has the repairs, and each step its part of cycles.
+        # Counters are read at the end of a block: its last step has the repairs, and each step its share of cycles.
         repairs = self._repairs(before, counters)
-        figures = {**self._overlapping.engine_figures(before, counters),
+        figures = {**self._execution.engine_figures(before, counters),
                    "scatter_cycles": most("SCATTER_REDUCE_CYCLES", before, counters)}
         parts = {name: None if cycles is None else cycles // len(golden) for name, cycles in figures.items()}
-        found = []
+        steps = []
         for number, (step, timing) in enumerate(zip(golden, timings, strict=True)):
             share = {**parts, **(repairs if number == len(golden) - 1 else {})}
             traffic, count = step.traffic, self._workload.count(step.batch.examples)
-            found.append((Step(
+            steps.append((Step(
                 number=first + number, epoch=step.batch.epoch, loss=sum(step.losses) / count, bound=traffic.bound,
                 scatter_bound=traffic.scatter_bound, words_sent=int(traffic.words.sum()),
                 words_dense=traffic.dense_words, density=traffic.density.tolist(),
@@ -165,24 +171,22 @@ class DelayedExecutor(UpdateExecutor):
                 weight_words=traffic.gather_payload, nodes=ring.nodes, cycles=timing.cycles, **timing.figures,
                 **share),
                 sum(step.losses), count))
-        return found
+        return steps
 
     def _golden(self, number: int, batch: Batch) -> _Golden:
-        """Do a step of the golden model; the parameters of the model are then the newest ones."""
+        """Do a step of the golden model, after which the parameters are the newest ones."""
         reference, parameters = self._reference, self._workload.parameters
         shares = np.array_split(batch.examples, self._ring.nodes)
-        mixed = reference.weights.copy()
-        mixed[self._apart] = self._older[self._apart]
-        parameters[...] = self._form.parameters(mixed.view(np.float32))
+        parameters[...] = self._form.parameters(self._with_first_layers(self._older).view(np.float32))
         self._masks.number = number
-        found, differences = zip(*self._workload.differentiate(shares, self._masks), strict=True)
+        losses, differences = zip(*self._workload.differentiate(shares, self._masks), strict=True)
         gradients = gradients_of(number, self._form, differences)
         settings = self._settings(number, self._workload.count(batch.examples))
         before = reference.weights
         traffic = reference.step(gradients, settings, self._execution.parts)
         self._older = before
         parameters[...] = self._form.parameters(reference.weights.view(np.float32))
-        return _Golden(batch, shares, list(found), gradients, settings, traffic)
+        return _Golden(batch, shares, list(losses), gradients, settings, traffic)
 
     def _compare(self, number: int, golden: Sequence[_Golden], sent: list[int]) -> None:
         """Compare nodes with the golden model at the end of a block."""
@@ -191,29 +195,27 @@ class DelayedExecutor(UpdateExecutor):
         ring, reference = self._ring, self._reference
         compare_rows("weights", number, self._laid_out(), words_of(ring.memory.read_weights(len(reference.weights))))
         if self._apart.stop:
-            second = words_of(self._overlapping.read_second())
-            compare_rows("weights of the second copy", number, self._copies()[1][self._apart], second)
+            compare_rows("weights of the second copy", number, self._copies()[1][self._apart],
+                         words_of(self._execution.read_second()))
         compare_master(ring, reference, number)
         compare_memories(ring, reference, self._config, number)
         expected = np.sum([step.traffic.words for step in golden], axis=0).tolist()
         if sent != expected:
             raise DivergenceError(f"Step {number}: nodes have sent {names(sent)} words since step "
                                   f"{number - len(golden)}, and must have sent {names(expected)}")
-        if self._computer is not None and (losses := self._computer.losses()) != golden[-1].losses:
-            raise DivergenceError(f"Step {number}: nodes have computed losses of {names(losses)}, and must have "
-                                  f"computed {names(golden[-1].losses)}")
+        self._losses(number, golden[-1].losses)
 
     def _memory(self) -> dict[str, Any]:
         return {**super()._memory(), "older": self._older.copy()}
 
     def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
-        """Go back, or on; both copies of the weights are written in any case, since passes are counted anew."""
+        """Restore a memory; both copies of the weights are always written, since passes are counted from 0 again."""
         self._older = memory["older"].copy()
         super()._recall(memory, nodes=nodes)
         self._spread()
 
 
-#: Words of a record of a trace, and versions that it tells apart.
+#: Words of a record of a trace, and number of versions that it distinguishes.
 _RECORD_WORDS, _VERSIONS = 2, 1 << 13
 
 
@@ -229,22 +231,17 @@ class OverlappingExecution(ProgramExecution):
         self.spans: list[Span] = []
 
     @property
-    def distance(self) -> int:
-        """See :func:`~host.driver.memory.distance_of`."""
-        return distance_of(self._ring.config)
-
-    @property
     def apart(self) -> int:
-        """Elements of layers with two copies of their weights, which come first."""
+        """Elements of the layers with two copies of their weights, which come first."""
         return sum(layer.length for layer in self._layers[:self._schedule.behind])
 
     @property
     def _second(self) -> Buffer:
-        return Buffer("weights", self.distance, self.apart)
+        return Buffer("weights", distance_of(self._ring.config), self.apart)
 
     @property
     def most(self) -> int:
-        """Most passes of a block, whose records a trace holds."""
+        """Most passes of a block: a trace holds their records."""
         commands = 3 * len(self._layers) + 1
         return max(1, int(TRACE_WORDS) // _RECORD_WORDS // (2 * commands))
 
@@ -254,7 +251,7 @@ class OverlappingExecution(ProgramExecution):
 
     def write_copies(self, even: Vector, odd: Vector) -> None:
         """Write both copies of the weights of layers that have two, in whole vectors, and their distance."""
-        self._ring.settings.set_weight_stride(self.distance)
+        self._ring.settings.set_weight_stride(self._second.base)
         if self.apart:
             self._ring.memory.write_weights(even[:self.apart])
             self._ring.memory.write_weights(odd[:self.apart], self._second)
@@ -269,18 +266,8 @@ class OverlappingExecution(ProgramExecution):
 
     def run_block(self, settings: Sequence[Settings | FixedSettings], *, first: int,
                   give: Callable[[int], None]) -> tuple[Passes, list[Timing]]:
-        """Do passes; ``DivergenceError`` if a layer has computed with other weights than those of its schedule.
-
-        Parameters
-        ----------
-        settings : sequence of Settings
-            Of each pass.
-        first : int
-            Passes since weights were written.
-        give : callable
-            Called with the number of a pass in the block, from 0; gives nodes what it computes with. With an engine
-            all passes have the same numbers of examples, those that were given last.
-        """
+        """Do passes as :func:`run_passes`, with an engine all with the numbers of examples that were given last;
+        ``DivergenceError`` if a layer has computed with weights of the wrong version."""
         program = self.load()
         passes = run_passes(self._ring, program, settings, first=first, give=give,
                             after="backward 1" if self.computer is None else "forward 1")
@@ -314,18 +301,49 @@ class OverlappingExecution(ProgramExecution):
         durations = durations_of(self.spans, program)
         golden = timeline(program.timed(), passes=count, nodes=len(passes.traces),
                           duration=lambda *where: durations[where])
-        measured, modelled = (_lasts(found, count) for found in (self.spans, golden))
-        timings = []
-        for number in range(count):
-            queues = busiest(durations, number)
-            timings.append(Timing(schedule=str(self._schedule), cycles=measured[number], modelled=modelled[number],
-                                  compute=queues["compute"], communicate=queues["communicate"]))
-        return timings
+        return [Timing(schedule=str(self._schedule), cycles=cycles, modelled=modelled, spans=(),
+                       **busiest(durations, number))
+                for number, (cycles, modelled) in enumerate(zip(
+                    _lasts(self.spans, count), _lasts(golden, count), strict=True))]
 
 
 def _lasts(found: Sequence[Span], count: int) -> list[int]:
-    """Cycles from the last end of a pass's ring to that of the next one, the first from the first start on."""
+    """Cycles from the last communication of the pass before, or the first start, to the last one of each pass."""
     ends = [min(span.start for span in found)]
     ends += [max(span.end for span in found if (span.number, span.queue) == (number, Queue.COMMUNICATE))
              for number in range(count)]
     return [after - before for before, after in itertools.pairwise(ends)]
+
+
+def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[Settings | FixedSettings], *,
+               first: int, after: str, give: Callable[[int], None]) -> Passes:
+    """Run a program of kind ``delayed``, which the nodes have loaded, for several passes that overlap.
+
+    The nodes were given their weights ``first`` passes ago; ``give`` gives them the data of a pass by its number,
+    from 0. The command ``after`` is the last of a pass that uses the data, or needs the memory of the next data:
+    ``backward 1`` where COMPUTE copies gradients, ``forward 1`` where even and odd passes have inputs of their own.
+    """
+    tags = {task.name: task.place for task in program.tasks}
+    # by the tag of the last command that uses it: replacement for a pass, and the flag that the pass waits for
+    feeds = {tags[after]: (give, STAGED_FLAG),
+             tags["latch"]: (lambda number: ring.settings.write(settings[number]), SETTINGS_FLAG)}
+    ended = {tag: [0] * ring.nodes for tag in feeds}
+
+    def feed(tag: int, number: int) -> None:
+        replace, flag = feeds[tag]
+        replace(number)
+        ring.settings.set_flags(flag)
+
+    def on_event(rank: int, event: Event) -> None:
+        if event.tag not in feeds or event.status != EventStatus.OK:
+            return
+        counts = ended[event.tag]
+        before = min(counts)
+        counts[rank] += 1
+        if before < min(counts) < len(settings):
+            feed(event.tag, min(counts))
+
+    for tag in feeds:
+        feed(tag, 0)
+    return ring.programs.run(collectives=program.collectives, passes=len(settings), parity=first % 2, first=first,
+                             on_event=on_event)

@@ -1,9 +1,9 @@
-"""How the nodes do a step of training: by a pass of a program (:mod:`host.features.programs.schedules`), loaded once.
+"""Steps of training by passes of a program (:mod:`host.features.programs.schedules`), which the nodes load once.
 
-Without a schedule the program is one fused update, and the host writes the gradients to where it finds them. With one
-the host stages the gradients, and COMPUTE puts those of each layer in place when a real engine would have them. Nodes
-that compute (:mod:`host.features.compute.engine`) are given inputs and labels instead, in both cases. The bits are
-the same.
+Without a schedule the program is one fused update, and the host writes the gradients to its buffer. With a schedule
+the host stages the gradients, and COMPUTE copies the gradients of each layer when a real engine would have them.
+Nodes that compute (:mod:`host.features.compute.engine`) are given inputs and labels instead, in both cases. The bits
+are the same.
 """
 
 import collections
@@ -21,8 +21,8 @@ from host.driver.protocols import TrainingRing
 from host.driver.results import Cycles, Outcome, known
 from host.driver.words import Vector
 from host.feature import feature
-from host.features.programs.passes import Passes
 from host.features.programs.program import CompiledProgram, Queue, origin_of, spans
+from host.features.programs.ring_programs import Passes
 from host.features.programs.schedules import Computed, Kind, Schedule, Trials, build, fused
 from host.models.layer_shapes import Dense
 from host.training.comparison import most
@@ -34,7 +34,7 @@ from host.training.workloads import Classifier, Workload
 from sim.golden.features.programs.program import Span, makespan, timeline
 from sim.golden.ring import largest_block
 
-__all__ = ["ALL", "OVERLAPS", "ProgramExecution", "Timing", "busiest", "check_schedule", "costs_of",
+__all__ = ["OVERLAPS", "ProgramExecution", "Timing", "busiest", "check_schedule", "costs_of",
            "durations_of", "execution_of", "layers_for", "number_of", "overlaps", "patience_of", "programmed",
            "spans_of", "timing_of"]
 
@@ -44,21 +44,16 @@ class Timing:
     """Cycles of a pass, by the traces of the nodes."""
 
     schedule: str
-    #: From the first start to the last end; of passes that overlap, from the end of the last update of the pass
-    #: before to that of this pass.
+    #: From the first start to the last end; of passes that overlap, from the last update of the pass before to the
+    #: last update of this pass.
     cycles: int
-    #: The same by the golden model of time, with the durations that were measured.
+    #: The same by the golden model of time, with the measured durations.
     modelled: int
-    #: Sum of the durations in each queue, of the node where it is largest; no pass is shorter than either.
+    #: Sum of the durations in each queue, of the node where it is largest.
     compute: int
     communicate: int
-
     #: All commands; none of passes that overlap.
-    spans: Sequence[Span] = ()
-
-    @property
-    def bound(self) -> int:
-        return max(self.compute, self.communicate)
+    spans: Sequence[Span]
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -67,14 +62,13 @@ class Timing:
                 "communicate_cycles": self.communicate}
 
 
-#: Name of all schedules, one after the other; and those of them that every network has.
-ALL = "all"
+#: Schedules of every network.
 OVERLAPS = (Kind.NONE.value, Kind.STRICT.value, Kind.LAYERS.value)
 
 
 class ProgramExecution(Execution):
-    """The steps of a run, each of which is a pass of a program: by default of one fused update, which finds the
-    gradients in place, or of a schedule, with its layers and the durations of its commands.
+    """The steps of a run, each a pass of a program: by default of one fused update of gradients in place, or of a
+    schedule, with its layers and the durations of its commands.
 
     The program of a schedule on nodes that compute, which have a ``computer``, has the number of each node's
     examples. Where that changes, the node is given the commands of its compute queue again.
@@ -103,32 +97,21 @@ class ProgramExecution(Execution):
 
     @property
     def schedule(self) -> Schedule | None:
-        """Schedule of the next step: what was asked for, or the one that a search tries or has chosen."""
+        """Schedule of the next step: the one that was asked for, or that a search tries or has chosen."""
         return Schedule(Kind.CHUNKS, self._trials.size) if self._searches else self._asked
 
     @property
     def log(self) -> list[str]:
-        """Lines about the choice of a schedule, and of tilings."""
+        """Lines about the choice of tilings, and of a schedule."""
         notes = [] if self.computer is None else self.computer.notes
-        if not self._searches:
-            return list(notes)
-        if self._trials.over:
-            return [*notes, *self._trials.lines()]
-        return [*notes, *self._tried()]
-
-    def _tried(self) -> list[str]:
-        """Sizes that a search has tried so far."""
-        return [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self._trials.trials]
+        return [*notes, *(self._trials.lines() if self._searches else ())]
 
     def write(self, gradients: Sequence[Vector]) -> None:
-        """Write the gradients of each node: to their place, or to where COMPUTE takes them from."""
-        if self._asked is None:
-            self._ring.memory.write_gradients(gradients)
-        else:
-            self._ring.memory.write_gradients(gradients, Buffer("gradients", self._length, self._length))
+        """Write the gradients of each node: in place, or to the staging buffer of COMPUTE."""
+        self._ring.memory.write_gradients(gradients, None if self._asked is None else Buffer(
+            "gradients", self._length, self._length))
 
     def compute(self, shares: Sequence[Any]) -> None:
-        """Give each node the examples of its share, where nodes compute."""
         assert self.computer is not None
         self.computer.give(shares)
         if self._asked is None:
@@ -137,7 +120,6 @@ class ProgramExecution(Execution):
                 self._loaded = None
 
     def update(self) -> Outcome:
-        """Have the nodes sum the gradients and update the weights."""
         schedule = self.schedule
         program, passes = self._run(schedule)
         cycles = passes.outcome.cycles
@@ -151,23 +133,20 @@ class ProgramExecution(Execution):
 
     @property
     def timeline(self) -> list[list[Any]] | None:
-        """Commands of the last pass, where nodes have traced them."""
         return None if self.timing is None else [list(dataclasses.astuple(span)) for span in self.timing.spans]
 
     def figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
-        """Figures of the last step that only a schedule on nodes with a trace, or nodes that compute, have; from
-        counters of all nodes before it and after it."""
         timing, figures = self.timing, self.engine_figures(before, after)
-        if timing is None and self._last is not None:  # of golden nodes with a command without a model of its cycles
-            return {**figures, "schedule": str(self._last), "modelled_cycles": None, "compute_cycles": None,
-                    "communicate_cycles": None}
-        if timing is None:
+        if timing is not None:
+            return {**figures, **timing.figures}
+        if self._last is None:
             return {**figures, "compute_cycles": self.compute_cycles}
-        return {**figures, **timing.figures}
+        # of golden nodes with a command without a model of its cycles
+        return {**figures, "schedule": str(self._last), **dict.fromkeys(
+            ("modelled_cycles", "compute_cycles", "communicate_cycles"))}
 
-    def engine_figures(self, before: list[dict[str, int]],
-                       after: list[dict[str, int]]) -> dict[str, Cycles]:
-        """Figures that only nodes that compute have; from counters as for :meth:`figures`."""
+    def engine_figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Cycles]:
+        """Figures of nodes that compute; from counters as for :meth:`figures`."""
         if self.computer is None:
             return {}
         return {"gemm_cycles": most("GEMM_CYCLES", before, after),
@@ -175,7 +154,6 @@ class ProgramExecution(Execution):
                 "centroid_multiplications": self.computer.multiplications}
 
     def warm_up(self) -> None:
-        """Have the nodes do the commands of the last step once more, on any gradients, as no step of its own."""
         self._run(self._last or self.schedule)
 
     def _run(self, schedule: Schedule | None) -> tuple[CompiledProgram, Passes]:
@@ -195,7 +173,7 @@ class ProgramExecution(Execution):
         return self._loaded[2]
 
     def _program(self, schedule: Schedule | None) -> CompiledProgram:
-        """Program of a schedule, whose collectives are :attr:`parts`."""
+        """Program of a schedule; :attr:`parts` are then its collectives."""
         if schedule is None or self._costs is None:
             return fused(self._length, owner=self._ring.partition.root)
         program = _build(self._ring.config, self._layers, schedule, self._ring.nodes, self._costs,
@@ -206,12 +184,11 @@ class ProgramExecution(Execution):
         return program
 
     def state(self) -> dict[str, Any]:
-        """State that later steps depend on."""
         return {"trials": [list(one) for one in self._trials.trials],
                 "last": None if self._last is None else str(self._last)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state; that of steps without programs has neither trials nor a schedule."""
+        """Continue from a state; a state of steps without programs has neither trials nor a schedule."""
         trials, last = state.get("trials", ()), state.get("last")
         self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in trials])
         self._last = None if last is None else Schedule.parse(last)
@@ -233,21 +210,18 @@ def spans_of(passes: Passes, program: CompiledProgram) -> list[Span]:
 
 
 def durations_of(found: Sequence[Span], program: CompiledProgram) -> dict[tuple[int, int, int, int], int]:
-    """Cycles of each command, by node, pass, queue and place; those of a collective begin with its last node."""
-    begun: dict[tuple[int, int, int], int] = {}
-    for span in found:
-        key = span.number, span.queue, span.place
-        begun[key] = max(span.start, begun.get(key, 0))
+    """Cycles of each command, by node, pass, queue and place; a collective begins when its last node does."""
+    latest = {(span.number, span.queue, span.place): span.start for span in sorted(found, key=lambda one: one.start)}
 
-    def first(span: Span) -> int:
+    def begun(span: Span) -> int:
         together = program.queues[span.queue][span.place].task.collective
-        return begun[span.number, span.queue, span.place] if together else span.start
+        return latest[span.number, span.queue, span.place] if together else span.start
 
-    return {(span.node, span.number, span.queue, span.place): span.end - first(span) for span in found}
+    return {(span.node, span.number, span.queue, span.place): span.end - begun(span) for span in found}
 
 
 def busiest(durations: Mapping[tuple[int, int, int, int], int], number: int = 0) -> dict[str, int]:
-    """Cycles of a pass in each queue, ``compute`` and ``communicate``, of the node where they are most."""
+    """Most cycles of a node in each queue, ``compute`` and ``communicate``, in a pass."""
     cycles: collections.Counter[tuple[int, int]] = collections.Counter()
     for (node, one, queue, _), duration in durations.items():
         if one == number:
@@ -267,14 +241,14 @@ def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
 
 def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Differentiator | None:
     """Computation of the nodes of a ring in a run; None if the host computes."""
-    if config.compute != NODE:
-        return None
-    computer: Differentiator = feature("compute").differentiator(ring, workload, config)
+    computer: Differentiator | None = None
+    if config.compute == NODE:
+        computer = feature("compute").differentiator(ring, workload, config)
     return computer
 
 
 def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> ProgramExecution:
-    """The way to do a run's steps that its configuration asks for."""
+    """Steps of a run by its configuration."""
     length = int(workload.parameters.size)
     computer = differentiator_of(ring, workload, config)
     if config.overlap is None:
@@ -285,7 +259,7 @@ def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
-    """Schedules that are compared: no chunk of 2, 4, … layers holds all but the last."""
+    """Schedules that are compared; chunks of 2, 4, … layers as long as they do not hold all layers but the last."""
     sizes = itertools.takewhile(lambda size: size < len(config.hidden), (2 << n for n in itertools.count()))
     return [*OVERLAPS, *(f"chunks:{size}" for size in sizes)]
 
@@ -322,9 +296,9 @@ def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes:
 
 
 def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = False, nodes: int = 1) -> NodeConfig:
-    """The same node with several queues and room for programs of so many layers; without a compute engine, also with
-    COMPUTE and room to stage gradients. For passes that overlap, on so many ``nodes``, it counts the updates of
-    weights, and has masters and room for two copies of weights."""
+    """The same node with several queues and room for programs of a number of layers; without a compute engine, also
+    with COMPUTE and room to stage gradients. For passes that overlap (``stale``), on a number of nodes, it counts the
+    updates of weights, and has master weights and room for two copies of weights."""
     programs = Programs() if node.programs is None else node.programs
     depth = max(programs.depth, 1 << (2 * layers - 1).bit_length())
     found = node.replace(programs=programs.replace(depth=depth))
@@ -340,7 +314,7 @@ def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = Fals
 
 
 def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
-    """Check what only a schedule whose passes overlap needs."""
+    """Check the needs of a schedule with passes that overlap."""
     if not (node.programs and node.programs.versions and node.weights.has_master):
         raise ValueError("Nodes must count updates of weights and have masters for passes that overlap")
     if node.codebook_words:
@@ -352,8 +326,7 @@ def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
 
 
 def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Check that a ring of such nodes can do a run by its schedule, before there is one; ``ValueError`` with the
-    reason if it cannot."""
+    """Raise ``ValueError`` with the reason if a ring of such nodes cannot do a run by its schedule."""
     assert config.overlap is not None
     layers, schedule = layers_for(workload), Schedule.parse(config.overlap)
     if schedule.kind is Kind.DELAYED:

@@ -1,11 +1,11 @@
-"""Programs: the commands of a pass, in queues that wait for each other where they have to.
+"""Programs: the commands of a pass, in queues that wait for each other where they must.
 
-A :class:`Program` is written as if its commands ran one after the other, pass after pass. Each says which regions of
-memory it reads and writes. :meth:`Program.compile` derives the waits with which queues that run at the same time come
-to the same result: a command that reads a region waits for the one that wrote it, and one that writes it waits for
-those that read or wrote it before, in this pass and in those before it. Queues are in order, so one wait for each
-other queue is enough, and a wait that follows from others is left out. A :class:`CompiledProgram`, whose waits are
-known, has descriptors for nodes, commands for golden models, and the check; :func:`spans` reads the trace of its run.
+A :class:`Program` is written as if its commands ran one after the other, pass after pass. Each names the regions of
+memory that it reads and writes. :meth:`Program.compile` derives the waits that give queues which run at the same time
+the same result: a command that reads a region waits for the one that wrote it, and one that writes it waits for the
+commands that read or wrote it before, in this pass and in earlier ones. Queues are in order, so one wait for each
+other queue is enough, and a wait that follows from others is left out. A :class:`CompiledProgram`, which has waits,
+gives descriptors for nodes, commands for golden models, and the check; :func:`spans` reads the trace of its run.
 
 Example
 -------
@@ -33,20 +33,20 @@ from host.features.programs.order import LAGS, Region, Wait
 from sim.golden.features.programs.program import Remote, Span, Timed, remote_of
 from sim.golden.features.programs.program_nodes import Placed
 
-__all__ = ["AHEAD", "DEPTH", "NO_WAIT", "CompiledProgram", "Instruction", "Program", "ProgramError", "Queue",
-           "RaceError", "Task", "origin_of", "refuse_cycle", "spans", "touches"]
+__all__ = ["DEPTH", "CompiledProgram", "Instruction", "Program", "ProgramError", "Queue", "RaceError", "Task",
+           "origin_of", "spans"]
 
-#: Waits compare counts of 16 bits: a queue may be so many commands ahead of one that waits for it.
-AHEAD = (1 << 15) - 1
+#: Most commands by which a queue may be ahead of one that waits for it: waits compare counts of 16 bits.
+_AHEAD = (1 << 15) - 1
 
-#: Passes by which queues of two nodes can be apart that have a collective in each pass: each node's queues by 15, the
-#: nodes by one, and what a wait with a lag adds.
+#: Passes by which queues of two nodes with a collective in each pass can be apart: each node's queues by 15, the
+#: nodes by one, and the lag of a wait.
 _APART = 35
 
 #: Wait that holds at once.
-NO_WAIT = Wait()
+_NO_WAIT = Wait()
 
-#: Operations of the collective engine, whose packets carry a number that no two neighbours share.
+#: Operations of the collective engine; their packets carry a number that no two neighbours share.
 _NUMBERED = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST", "PUSH")
 
 
@@ -59,8 +59,7 @@ class RaceError(ProgramError):
 
     def __init__(self, first: "Task", second: "Task", region: Region, lag: int):
         #: The command that must end first, and the one that starts too early.
-        self.first = first
-        self.second = second
+        self.first, self.second = first, second
         self.region = region
         before = {0: "", 1: " of the pass before"}.get(lag, f" of {lag} passes before")
         super().__init__(f"{second.name} may start before {first.name}{before} has ended, and both touch {region}: "
@@ -81,7 +80,7 @@ class Task:
     writes: tuple[Region, ...]
     #: Whether all nodes carry it out together.
     collective: bool
-    #: Cycles that it takes, as far as they are known beforehand.
+    #: Cycles, if they are known before a run.
     duration: int
     #: Fields of the command's descriptor: a number, or one for each rank.
     fields: Mapping[str, int | Sequence[int]]
@@ -97,7 +96,7 @@ class Instruction:
     remotes: tuple[Remote | None, ...] = ()
 
     def fields(self, rank: int) -> dict[str, int]:
-        """Fields of the descriptor that a rank is given, those of its waits included."""
+        """Fields of the descriptor of a rank, with its waits."""
         found = {name: value if isinstance(value, int) else value[rank] for name, value in self.task.fields.items()}
         waits, remote = list(self.waits), remote_of(self.remotes, rank)
         if remote is not None and remote.unit == rank:
@@ -111,22 +110,25 @@ class Instruction:
         return found
 
 
-def touches(tasks: Sequence[Task]) -> list[order.Touch]:
+def _touches(tasks: Sequence[Task]) -> list[order.Touch]:
     return [order.Touch(task.queue, task.reads, task.writes) for task in tasks]
 
 
-def refuse_cycle(tasks: Sequence[Task], waits: order.Waits) -> None:
-    cycle = [tasks[place].name for place in order.find_cycle([task.queue for task in tasks], waits)]
-    if cycle:
-        circle = " for ".join([*cycle, cycle[0]])
-        raise ProgramError(f"Commands must not wait for each other in a circle, not {circle}")
+def _refuse_cycle(tasks: Sequence[Task], waits: order.Waits) -> None:
+    _refuse_circle([tasks[place].name for place in order.find_cycle([task.queue for task in tasks], waits)])
+
+
+def _refuse_circle(names: Sequence[str]) -> None:
+    if names:
+        raise ProgramError(f"Commands must not wait for each other in a circle, not "
+                           f"{' for '.join([*names, names[0]])}")
 
 
 class CompiledProgram:
     """The commands of each queue, with their waits.
 
     Waits of each task are by the queue waited for; nothing is checked, see :meth:`check`. Waits for other nodes are
-    one for each rank or none at all; with such, ``nodes`` are those of the ring.
+    one for each rank or none at all; with them, ``nodes`` is the number in the ring.
     """
 
     def __init__(self, tasks: tuple[Task, ...], queues: int, waits: order.Waits, *, remotes: order.Remotes = (),
@@ -137,7 +139,7 @@ class CompiledProgram:
         self._nodes = nodes
         #: Instructions of each queue.
         self.queues = tuple(
-            tuple(Instruction(task, tuple(waits[task.place].get(other, NO_WAIT) for other in range(queues)
+            tuple(Instruction(task, tuple(waits[task.place].get(other, _NO_WAIT) for other in range(queues)
                                           if other != queue), self._remotes[task.place])
                   for task in tasks if task.queue == queue)
             for queue in range(queues))
@@ -149,17 +151,17 @@ class CompiledProgram:
 
     @property
     def most_passes(self) -> int | None:
-        """Passes that one run may take at most; None if there may be any number.
+        """Most passes of one run; None for any number.
 
         Counts of commands have 16 bits, so a queue that others wait for must not run ahead of them without end. It
         cannot where it waits for them in turn.
         """
         far = [len(self.queues[wait.queue]) for _, _, wait in self.remote_waits()]
         together = any(task.collective for task in self.tasks)
-        apart = [AHEAD // length for length in far if not together or _APART * length > AHEAD]
+        apart = [_AHEAD // length for length in far if not together or _APART * length > _AHEAD]
         edges = {(self.tasks[place].queue, other) for place, other, _ in self.waits()}
         loose = [other for queue, other in edges if queue not in _reachable(other, edges)]
-        return min((*apart, *(AHEAD // len(self.queues[queue]) for queue in loose)), default=None)
+        return min((*apart, *(_AHEAD // len(self.queues[queue]) for queue in loose)), default=None)
 
     def timed(self) -> list[list[Timed]]:
         """Commands of each queue, for the golden model of time."""
@@ -172,11 +174,8 @@ class CompiledProgram:
                         one.waits, one.remotes) for one in queue] for queue in self.queues]
 
     def commands(self, rank: int, nodes: int, *, epoch: int = 0, model: int = 0) -> list[list[Command]]:
-        """Commands of each queue for the program memory of the node with a rank, in a ring of so many nodes.
-
-        Tags are places in the program; all commands have the epoch and the model. ``ProgramError`` is raised if there
-        is no operation of that name, or the program is for another number of nodes.
-        """
+        """Commands of each queue for the program memory of the node with a rank, in a ring of ``nodes``; tags are
+        places in the program. ``ProgramError`` if nodes lack an operation, or the program is for another number."""
         if any(self._remotes) and nodes != self._nodes:
             raise ProgramError(f"Nodes must be the {self._nodes} that commands wait for each other on, not {nodes!r}")
         for task in self.tasks:
@@ -202,23 +201,21 @@ class CompiledProgram:
                 if remote is not None and remote.unit != rank:
                     yield place, rank, remote
 
-    def replace(self, place: int, queue: int, wait: Wait = NO_WAIT) -> "CompiledProgram":
+    def replace(self, place: int, queue: int, wait: Wait = _NO_WAIT) -> "CompiledProgram":
         """The same program with another wait of a command for a queue, or without it; not checked."""
         waits = [dict(mine) for mine in self._waits]
         waits[place][queue] = wait
         return CompiledProgram(self.tasks, len(self.queues), waits, remotes=self._remotes, nodes=self._nodes)
 
     def check(self) -> None:
-        """Check what the waits put in order, over all passes; ``ProgramError`` if commands wait for each other in a
-        circle, of one node or of several, ``RaceError`` if two commands may touch a region at the same time, or in
-        another order than that of the program."""
-        refuse_cycle(self.tasks, self._waits)
+        """Check the order that the waits give, over all passes; ``ProgramError`` if commands wait for each other in a
+        circle, on one node or on several, ``RaceError`` if two commands may touch a region at the same time, or in
+        another order than the program's."""
+        _refuse_cycle(self.tasks, self._waits)
         self._refuse_node_cycle()
-        queues = [task.queue for task in self.tasks]
-        found = [conflict for conflict, _ in
-                 order.races(queues, self._waits, order.conflicts(touches(self.tasks)))]
-        if found:
-            worst = min(found, key=lambda conflict: conflict.lag)
+        races = order.races([task.queue for task in self.tasks], self._waits, order.conflicts(_touches(self.tasks)))
+        worst = min((conflict for conflict, _ in races), key=lambda conflict: conflict.lag, default=None)
+        if worst is not None:
             raise RaceError(self.tasks[worst.first], self.tasks[worst.second], worst.region, worst.lag)
 
     def _refuse_node_cycle(self) -> None:
@@ -229,15 +226,13 @@ class CompiledProgram:
             task = self.tasks[place]
             others = [queue for queue in range(len(self.queues)) if queue != task.queue]
             # Of the two waits of a descriptor, the second is the one for another node.
-            if any(self._waits[place].get(queue, NO_WAIT).after for queue in others[1:]):
+            if any(self._waits[place].get(queue, _NO_WAIT).after for queue in others[1:]):
                 raise ProgramError(f"{task.name} of rank {rank} must wait for queue {others[0]} of its node alone, "
                                    f"beside another node: let a QUIESCE before it wait for the other queue")
         found = order.find_node_cycle([task.queue for task in self.tasks], self._waits, self._remotes,
                                       [task.collective for task in self.tasks], self._nodes)
-        names = [self.tasks[place].name + ("" if rank is None else f" of rank {rank}") for rank, place in found]
-        if names:
-            raise ProgramError(f"Commands must not wait for each other in a circle, not "
-                               f"{' for '.join([*names, names[0]])}")
+        _refuse_circle([self.tasks[place].name + ("" if rank is None else f" of rank {rank}")
+                        for rank, place in found])
 
 
 def _reachable(start: int, edges: Iterable[tuple[int, int]]) -> set[int]:
@@ -252,7 +247,7 @@ def _reachable(start: int, edges: Iterable[tuple[int, int]]) -> set[int]:
     return found
 
 
-#: Commands of a queue that a node's program memory has room for, unless it is configured otherwise.
+#: Commands of a queue that a node's program memory has room for, by default.
 DEPTH = 64
 
 
@@ -265,17 +260,14 @@ class Queue(enum.IntEnum):
 
 
 class Program:
-    """The commands of a pass, in the order in which a single queue would carry them out.
-
-    A queue has room for ``depth`` commands. A program in which commands wait for those of other nodes has the nodes
-    of the ring.
-    """
+    """The commands of a pass, in the order in which a single queue would carry them out; a queue has room for
+    ``depth`` of them. With ``nodes``, the number in the ring, commands can wait for other nodes."""
 
     def __init__(self, *, queues: int = 2, depth: int = DEPTH, nodes: int | None = None):
         if not 1 <= queues <= 3:
             raise ValueError(f"Queues must be 1 to 3, not {queues!r}")
-        if not 1 <= depth < AHEAD // LAGS:
-            raise ValueError(f"Depth must be at least 1 and below {AHEAD // LAGS:,}, not {depth!r}")
+        if not 1 <= depth < _AHEAD // LAGS:
+            raise ValueError(f"Depth must be at least 1 and below {_AHEAD // LAGS:,}, not {depth!r}")
         if nodes is not None and not 1 <= nodes <= SMALL_RING:
             raise ValueError(f"Nodes must be 1 to {SMALL_RING}, not {nodes!r}")
         self._queues = queues
@@ -292,8 +284,8 @@ class Program:
     def add(self, name: str, *, operation: str, queue: int, reads: Iterable[Region] = (),
             writes: Iterable[Region] = (), collective: bool = False, duration: int = 0,
             fields: Mapping[str, int | Sequence[int]] = MappingProxyType({})) -> Task:
-        """Add a command behind all others; see :class:`Task`. ``ProgramError`` if the queue has no room for it, the
-        name is taken, or the node has no such queue."""
+        """Add the next command; see :class:`Task`. ``ProgramError`` if the queue has no room for it, the name is
+        taken, or the node has no such queue."""
         if not 0 <= queue < self._queues:
             raise ProgramError(f"Queue of {name} must be one of {self._queues}, not {queue!r}")
         if any(task.name == name for task in self._tasks):
@@ -312,74 +304,70 @@ class Program:
 
     def wait(self, task: Task, other: Task, *, lag: int = 0,
              unit: int | Sequence[int | None] | None = None) -> None:
-        """Have a command wait for another, in addition to what :meth:`compile` derives; ``ProgramError`` if a queue
-        would wait for itself, or a command for two other nodes.
+        """Make a command wait for another, in addition to the waits that :meth:`compile` derives; ``ProgramError`` if
+        a queue would wait for itself, or a command for two other nodes.
 
         Parameters
         ----------
         task, other : Task
-            The command that waits, and the one that it waits for. One of the same queue that comes before, or of an
-            earlier pass, has always ended.
+            The command that waits, and the one that it waits for. An earlier one of the same queue, or of an earlier
+            pass, has always ended.
         lag : int
             Passes from the other one to this one.
         unit : int or sequence, optional
-            Rank of the node whose command is waited for: one number, or one for each rank, with None for a rank that
-            does not wait. By default each node waits for its own. Nodes know of commands of others by control words,
-            so they must have links with replay.
+            Rank of the node that runs the other command: one number, or one for each rank, with None for a rank that
+            does not wait. By default each node waits for its own command. Nodes report their commands to each other
+            by control words, so they must have links with replay.
         """
         for one in (task, other):
             if one.place >= len(self._tasks) or self._tasks[one.place] is not one:
                 raise ProgramError(f"Command must be one of this program, not {one.name}")
         if not 0 <= lag < LAGS:
             raise ValueError(f"Lag must be 0 to {LAGS - 1}, not {lag!r}")
+        wait = Wait(sum(one.queue == other.queue for one in self._tasks[:other.place + 1]), lag)
         if unit is not None:
-            self._wait_for_nodes(task, other, lag, unit)
-            return
-        if task.queue == other.queue:
-            if lag == 0 and other.place >= task.place:
-                raise ProgramError(f"{task.name} must not wait for {other.name}, which its queue starts after it")
-            return
-        place = order.places([one.queue for one in self._tasks])[other.place]
-        waits = self._by_hand[task.place]
-        waits[other.queue] = order.later(waits.get(other.queue, NO_WAIT), Wait(place + 1, lag))
+            self._wait_for_nodes(task, other, wait, unit)
+        elif task.queue == other.queue:
+            _check_earlier(other, task, lag)
+        else:
+            waits = self._by_hand[task.place]
+            waits[other.queue] = order.later(waits.get(other.queue, _NO_WAIT), wait)
 
-    def _wait_for_nodes(self, task: Task, other: Task, lag: int, unit: int | Sequence[int | None]) -> None:
-        """Have a command wait for one of another node, or on that node for the same command there."""
+    def _wait_for_nodes(self, task: Task, other: Task, wait: Wait, unit: int | Sequence[int | None]) -> None:
+        """Make a command wait for one of another node, or on that node for the same command there."""
         if self._nodes is None:
             raise ProgramError(f"Program must have a number of nodes for {task.name} to wait for one of them")
         units = [unit] * self._nodes if isinstance(unit, int) else list(unit)
         if len(units) != self._nodes or any(one is not None and not 0 <= one < self._nodes for one in units):
             raise ProgramError(f"Units that {task.name} waits for must be ranks of {self._nodes} nodes, one for each "
                                f"of them, not {unit!r}")
-        number = order.places([one.queue for one in self._tasks])[other.place]
         mine = list(self._remotes[task.place]) or [None] * self._nodes
         for rank, one in enumerate(units):
-            if one is None or (one == rank and task.queue == other.queue and (lag or other.place < task.place)):
-                continue  # it has ended in any case
             if one == rank and task.queue == other.queue:
-                raise ProgramError(f"{task.name} must not wait for {other.name}, which its queue starts after it")
+                _check_earlier(other, task, wait.lag)
+                continue
+            if one is None:
+                continue
             known = mine[rank]
             if known is not None and (known.unit, known.queue) != (one, other.queue):
                 raise ProgramError(f"{task.name} of rank {rank} must wait for one queue of one node, not of nodes "
                                    f"{known.unit} and {one}: let a QUIESCE before it wait for the other")
-            wait = Wait(number + 1, lag)
-            if known is not None:
-                wait = order.later(Wait(known.after, known.lag), wait)
-            mine[rank] = Remote(one, other.queue, *wait)
+            mine[rank] = Remote(one, other.queue, *(
+                wait if known is None else order.later(Wait(known.after, known.lag), wait)))
         self._remotes[task.place] = mine
 
     def compile(self, *, derive: bool = True) -> "CompiledProgram":
-        """Derive the waits, and check them; without ``derive``, those alone count that were made by hand.
+        """Derive the waits, and check them; without ``derive`` there are only the waits of :meth:`wait`.
         ``ProgramError`` if commands would wait for each other for ever, ``RaceError`` if two of them may touch a
         region at the same time, or in another order, without derived waits."""
         waits: list[dict[int, Wait]] = [dict(mine) for mine in self._by_hand]
         if derive:
             queues = [task.queue for task in self._tasks]
-            found = order.conflicts(touches(self._tasks))
+            found = order.conflicts(_touches(self._tasks))
             for mine, derived in zip(waits, order.needed(queues, found), strict=True):
                 for queue, wait in derived.items():
-                    mine[queue] = order.later(mine.get(queue, NO_WAIT), wait)
-            refuse_cycle(self._tasks, waits)
+                    mine[queue] = order.later(mine.get(queue, _NO_WAIT), wait)
+            _refuse_cycle(self._tasks, waits)
             waits = order.reduced(queues, waits, found, self._by_hand)
         compiled = CompiledProgram(tuple(self._tasks), self._queues, tuple(waits), remotes=self._remotes,
                                    nodes=self._nodes)
@@ -387,11 +375,17 @@ class Program:
         return compiled
 
 
+def _check_earlier(other: Task, task: Task, lag: int) -> None:
+    """Check that a command always ends before another one of its queue starts, ``lag`` passes later."""
+    if lag == 0 and other.place >= task.place:
+        raise ProgramError(f"{task.name} must not wait for {other.name}, which its queue starts after it")
+
+
 _TIMES = 1 << 32
 
 
 def origin_of(traces: Sequence[Sequence[TraceRecord]]) -> int:
-    """Time of the earliest record of all nodes, whose clocks agree; the least difference counts, as times wrap."""
+    """Time of the earliest record of all nodes; their clocks agree, and times wrap."""
     times = [record.time for trace in traces for record in trace]
     if not times:
         return 0
@@ -399,9 +393,8 @@ def origin_of(traces: Sequence[Sequence[TraceRecord]]) -> int:
 
 
 def spans(trace: Sequence[TraceRecord], program: CompiledProgram, *, node: int, origin: int) -> list[Span]:
-    """Spans of a run, in order of their starts, by a time that counts as 0; tags are places in the program;
-    ``TraceError`` if records are not those of commands of this program, each with its start and its end, in the order
-    of its queue."""
+    """Spans of a run, in order of their starts, from time ``origin`` on; tags are places in the program;
+    ``TraceError`` unless records are the starts and ends of this program's commands, in the order of their queues."""
     found = []
     for queue, commands in enumerate(program.queues):
         mine = [record for record in trace if record.queue == queue]

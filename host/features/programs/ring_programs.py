@@ -1,7 +1,7 @@
 """Programs of the nodes of a ring: loads, runs, events, and traces.
 
-Nodes with two queues keep their programs. To nodes with one queue the driver sends the commands of a program in each
-pass, one after the other.
+Nodes with several queues keep their programs. To nodes with one queue the driver sends the commands of each pass, one
+after the other.
 """
 
 import dataclasses
@@ -25,21 +25,18 @@ from host.driver.planned_lists import PlannedLists
 from host.driver.results import Cycles, Outcome, slowest, total
 from host.driver.trace import TraceRecord
 from host.driver.words import Words, pack, places
-from host.features.programs.passes import Passes
 
-__all__ = ["RUNS", "NodeProgram", "RingPrograms", "Staged", "commands_of", "digest", "edit_words", "end_slot",
-           "named"]
+__all__ = ["NodeProgram", "Passes", "RingPrograms", "Staged", "digest", "edit_words"]
 
-#: Numbers of runs, from 1 on.
-RUNS = (1 << int(RUN_BITS)) - 1
+#: Largest number of a run; the first is 1.
+_RUNS = (1 << int(RUN_BITS)) - 1
 
-#: Longest look for events, in cycles: where nodes have different numbers of commands; and in rounds of gradients,
-#: since a node gets its next computation when an event is taken.
+#: Longest look for events, in cycles: of nodes with different numbers of commands; and in quorum updates, since a
+#: node gets its next computation when an event is taken.
 _LOOK, _SHORT_LOOK = 500, 100
 
-#: Fields that the driver gives a command that it sends.
-_GIVEN = ("operation", "tag", "collective", "epoch")
-
+#: Fields of a command that the driver chooses when it sends one.
+_CHOSEN = ("operation", "tag", "collective", "epoch")
 
 #: Commands of each queue of a node.
 NodeProgram: TypeAlias = Sequence[Sequence[Command]]
@@ -49,24 +46,31 @@ _HEADER = places(program_header_layout(banks=2))
 _EDIT = places(edit_layout())
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Passes:
+    """Result of a run."""
+
+    #: Events of each node, by queue.
+    events: list[list[Event]]
+    #: Starts and ends of its commands; empty unless they were asked for, and on nodes with one queue.
+    traces: list[list[TraceRecord]]
+    #: Cycles from the first start to the last end, of the node with the most; without traces, the sum of the cycles
+    #: of its commands.
+    outcome: Outcome
+
+
 @dataclasses.dataclass(kw_only=True)
 class Staged:
     """Programs in the idle banks."""
 
     programs: list[list[list[Command]]]
     model: int  # their number
-    set: int | None = None  # set that they hold from, once all nodes have acknowledged that
-    comparisons: int = 0  # comparisons without an edit that stays
+    set: int | None = None  # first set that they hold for, once all nodes have acknowledged the edit
+    comparisons: int = 0  # comparisons with an edit that was taken back
 
 
 class RingPrograms:
-    """Programs of all nodes.
-
-    Parameters
-    ----------
-    planned : PlannedLists
-        Lists that commands of programs may run.
-    """
+    """Programs of all nodes; their commands may run only ``planned`` lists."""
 
     def __init__(self, devices: Devices, commands: CommandQueueing, planned: PlannedLists):
         self._devices = devices
@@ -74,7 +78,7 @@ class RingPrograms:
         self._commands = commands
         self._planned = planned
         self._programs: list[list[list[Command]]] = []
-        self._all_loaded = False  # no load has failed since: every node has its program of these
+        self._all_loaded = False  # no load has failed: every node has its program of these
         self._model = 0
         self._staged: Staged | None = None
         self._next_set: int | None = None
@@ -85,20 +89,20 @@ class RingPrograms:
         if not self._config.has_signals:
             return 0
         latest = {int(device.latest_run) for device in self._devices}
-        number = max(latest) % RUNS + 1
+        number = max(latest) % _RUNS + 1
         while number in latest:
-            number = number % RUNS + 1
+            number = number % _RUNS + 1
         return number
 
     @property
     def loaded(self) -> tuple[int, list[list[list[Command]]]]:
-        """Number of the program that nodes were given last, and its commands; none before, or after a failed load."""
+        """Number and commands of the program that nodes were given last; 0 and none before, and if a load failed."""
         return (self._model, self._programs) if self._all_loaded else (0, [])
 
     @property
     def staged(self) -> tuple[int, list[list[list[Command]]], int | None] | None:
-        """Number of the program in the idle banks, its commands, and the set that it holds from once nodes have
-        acknowledged that; None if there is none."""
+        """Number and commands of the program in the idle banks, and its first set, once nodes have acknowledged it;
+        None if there is none."""
         return None if self._staged is None else (self._staged.model, self._staged.programs, self._staged.set)
 
     @property
@@ -107,17 +111,16 @@ class RingPrograms:
         return self._next_set
 
     def begin_set(self, number: int) -> None:
-        """Have the next set be this one, by a run of no passes: banks change if an edit waits for it."""
+        """Make this set the next one, by a run of no passes: banks change if an edit waits for it."""
         self._turn(number)
         latest = [device.latest_run for device in self._devices]
-        self._devices.ask(lambda rank, device: device.submit_run(
-            ProgramRun(0, model=self._model, first=number)))
+        self._devices.ask(lambda rank, device: device.submit_run(ProgramRun(0, model=self._model, first=number)))
         for device, run in zip(self._devices, latest, strict=True):
             device.latest_run = run
         self._next_set = number
 
     def _turn(self, first: int) -> None:
-        """Take the staged programs for the loaded ones, if their set begins."""
+        """Make the staged programs the loaded ones, if their set begins."""
         if self._staged is not None and self._staged.set == first:
             self._programs, self._model, self._staged = self._staged.programs, self._staged.model, None
 
@@ -129,29 +132,26 @@ class RingPrograms:
         lengths; or a program has more queues than nodes with several of them; ``PlanError``: a program runs a list
         that is not of the memory plan; nothing is loaded then.
 
-        Parameters
-        ----------
-        programs : sequence of sequence of sequence of Command
-            Commands of each queue of each node, with the same tags on all nodes. Tags are in the order in which a
-            single queue would carry the commands out: so nodes with one queue are sent them.
-        model : int
-            Number of the program, which :meth:`run` names.
-        changes : bool
-            Whether to send only the queues that differ from the programs that this ring has loaded.
+        Programs have the same tags on all nodes; nodes with one queue are sent commands in the order of tags. With
+        ``changes`` only queues that differ from the loaded programs are sent. Runs name the number ``model``.
         """
         self._check(programs)
         if self._config.queues > 1:
             known = self._programs if changes and self._all_loaded and model == self._model else []
             self._all_loaded = False
             for queue in range(self._config.queues):
-                pending = [device.submit_load_program(queue, named(device, program, queue), model=model)
-                           for rank, (device, program) in enumerate(zip(self._devices, programs, strict=True))
-                           if not known or commands_of(known[rank], queue) != commands_of(program, queue)]
-                for one in pending:
-                    one.result()
+                self._load_queue(programs, queue, model=model, ranks=[
+                    rank for rank, program in enumerate(programs)
+                    if not known or _queue_of(known[rank], queue) != _queue_of(program, queue)])
         self._programs = [[list(commands) for commands in program] for program in programs]
         self._model = model
         self._all_loaded = True
+
+    def _load_queue(self, programs: Sequence[NodeProgram], queue: int, *, model: int, idle: bool = False,
+                    ranks: Sequence[int] | None = None) -> None:
+        """Load a queue of all nodes, or of some ranks."""
+        self._devices.ask(lambda rank, device: device.submit_load_program(
+            queue, _named(device, programs[rank], queue), model=model, idle=idle), ranks)
 
     def _check(self, programs: Sequence[NodeProgram]) -> None:
         """Raise an error for programs that nodes cannot have; see :meth:`load`."""
@@ -173,8 +173,8 @@ class RingPrograms:
                                  f"nodes, not {' and '.join(str(one) for one in dict.fromkeys(lengths))}")
 
     def stage(self, programs: Sequence[NodeProgram], *, model: int | None = None) -> Iterator[None]:
-        """Load the idle banks of nodes with two, step by step: each step loads a queue of all nodes. Programs may
-        run meanwhile. An edit that waits is taken back. The number of the program is the next one by default.
+        """Load the idle banks of nodes with two, step by step, a queue of all nodes in each, while programs may run.
+        An edit that waits is taken back. The number of the program is the next one by default.
 
         Raises ``ProgramTooLongError`` if a queue has no room for all of its commands.
         """
@@ -182,11 +182,7 @@ class RingPrograms:
                         model=(self._model + 1) % 256 if model is None else model)
         self._staged = staged
         for queue in range(self._config.queues):
-            pending = [device.submit_load_program(queue, named(device, program, queue), model=staged.model,
-                                                  idle=True)
-                       for device, program in zip(self._devices, programs, strict=True)]
-            for one in pending:
-                one.result()
+            self._load_queue(staged.programs, queue, model=staged.model, idle=True)
             yield
 
     def drop_staged(self) -> None:
@@ -195,43 +191,37 @@ class RingPrograms:
         self._devices.ask(lambda rank, device: device.submit_load_program(0, [], idle=True))
 
     def compare_staged(self, *, number: int) -> None:
-        """Have nodes compare the idle banks with the digests of the programs that were staged, and no edit wait: one
-        with this number is taken back by a load of no commands, which leaves the program as it is.
+        """Make nodes compare the idle banks with the digests of the staged programs, by an edit with this number; a
+        load of no commands then takes the edit back and leaves the program as it is.
 
         Raises ``DeviceError`` if a node has received something else, or is in another set; its idle bank is empty
         then.
         """
         self.edit(number=number, set=self._next_set or 0)
-        staged = self._staged
+        staged, last = self._staged, self._config.queues - 1
         assert staged is not None
         staged.set, staged.comparisons = None, staged.comparisons + 1
         self._devices.ask(lambda rank, device: device.submit_load_program(
-            self._config.queues - 1, [], slot=end_slot(device, staged.programs[rank]), model=staged.model,
-            idle=True))
+            last, [], slot=len(_queue_of(staged.programs[rank], last)), model=staged.model, idle=True))
 
     def edit(self, *, number: int, set: int) -> None:
-        """Have the programs that were staged hold from a set on, a run with this ``first``, and wait for the
-        acknowledgements of all nodes.
-
-        Raises ``DeviceError`` if a node refuses the edit; it is taken back on all nodes then.
-        """
+        """Make the staged programs hold from a set on, a run with this ``first``, and wait for the acknowledgements
+        of all nodes; ``DeviceError`` if a node refuses the edit, which is then taken back on all nodes."""
         staged = self._staged
         if staged is None:
             raise ValueError("Programs must be staged before an edit")
-        digests = [digest(device, program, staged)
-                   for device, program in zip(self._devices, staged.programs, strict=True)]
-        pending = [device.submit_edit(edit_words(number=number, set=set, digest=digest),
-                                      f"edit {number} from set {set} on")
-                   for device, digest in zip(self._devices, digests, strict=True)]
-        refused: DeviceError | None = None
-        for one in pending:
+        edits = [edit_words(number=number, set=set, digest=digest(device, program, staged))
+                 for device, program in zip(self._devices, staged.programs, strict=True)]
+        refusals = []
+        for answer in [device.submit_edit(edit, f"edit {number} from set {set} on")
+                       for device, edit in zip(self._devices, edits, strict=True)]:
             try:
-                one.result()
+                answer.result()
             except DeviceError as error:
-                refused = refused or error
-        if refused is not None:
+                refusals.append(error)
+        if refusals:
             self.drop_staged()
-            raise refused
+            raise refusals[0]
         staged.set = self._next_set = set
 
     def run(self, *, collectives: int, passes: int = 1, parity: int = 0, first: int = 0, traced: bool = True,
@@ -243,23 +233,16 @@ class RingPrograms:
         :meth:`TrainingRing.recover`; then the programs are still loaded; ``TraceError``: there were more commands
         than a node's trace holds.
 
-        Parameters
-        ----------
-        collectives : int
-            Numbers of collectives that a pass takes.
-        passes, parity, first : int
-            Parameters of :class:`~host.driver.command.ProgramRun`. Nodes with one queue have no other copy of
-            weights.
-        traced : bool
-            Whether to read the traces, which hold 256 records.
-        on_event, over : callable
-            See :meth:`host.features.programs.ring_programs.RingPrograms.play`. A run that is over before its end has
-            no error; nodes still run their programs, until :meth:`TrainingRing.recover`.
+        A pass takes ``collectives`` numbers of collectives. ``passes``, ``parity`` and ``first`` are those of
+        :class:`~host.driver.command.ProgramRun`; the last two have no effect on nodes with one queue. Only ``traced``
+        runs read the traces, which hold 256 records. For ``on_event`` and ``over`` see :meth:`play`: a run that is
+        over before its end has no error; nodes still run their programs, until :meth:`TrainingRing.recover`.
         """
         if self._config.queues == 1:
             return self.send(passes)
         self._commands.wait()
-        since = self._pointers() if traced else []
+        since = self._devices.ask(
+            lambda rank, device: device.submit_read_register("TRACE_POINTER")) if traced else []
         collective = self._commands.take_numbers(passes * collectives)
         queues = self.play(passes, parity=parity, first=first, collective=collective, collectives=collectives,
                            on_event=on_event, over=over)
@@ -269,21 +252,16 @@ class RingPrograms:
         short = any(len(own) < count for own, count in zip(events, counts, strict=True))
         if any(failed) or (short and not over()):
             self._fail(events, failed, counts)
-        traces = [device.trace(begun) for device, begun in zip(self._devices, since, strict=traced)]
+        traces = [device.trace(int(begun)) for device, begun in zip(self._devices, since, strict=traced)]
         return Passes(events=events, traces=traces, outcome=_outcome(events, traces))
-
-    def _pointers(self) -> list[int]:
-        """Records that each node has written."""
-        return [int(value) for value in self._devices.ask(
-            lambda rank, device: device.submit_read_register("TRACE_POINTER"))]
 
     def play(self, passes: int, *, parity: int = 0, first: int = 0, collective: int = 0, collectives: int = 0,
              patience: int | None = None,
              on_event: Callable[[int, Event], None] = lambda rank, event: None,
              over: Callable[[], bool] = lambda: False) -> list[list[list[Event]]]:
-        """Run the programs that nodes with two queues have loaded, and take their events, of failures as well.
+        """Run the programs that nodes with several queues have loaded, and take their events, also of failures.
 
-        Events are taken of all nodes in turn, since a node without room for another event makes all nodes wait.
+        Events are taken from all nodes in turn, since a node without room for another event makes all nodes wait.
         Where nodes are in step, each look waits for an event of every node. Where they have different numbers of
         commands, or do not wait for each other's gradients, a look is short, so that a node without an event does not
         delay the events of other nodes.
@@ -296,7 +274,7 @@ class RingPrograms:
         passes, parity, first, collective, collectives
             Parameters of :meth:`host.driver.device.Device.run`.
         patience : int, optional
-            Cycles that each look for an event takes at most; longer than any command.
+            Most cycles of a look for an event; longer than any command.
         on_event : callable
             Called with the rank of a node and each of its events, while the programs run.
         over : callable
@@ -305,7 +283,7 @@ class RingPrograms:
         Returns
         -------
         list of list of list of Event
-            Events of each node, by queue, in order. A run that a failed command has ended has fewer of them.
+            Events of each node, by queue, in order; fewer after a command that failed.
         """
         self._turn(first)
         self._next_set = (first + passes) % (1 << 16)
@@ -349,29 +327,23 @@ class RingPrograms:
 
     @property
     def _longest_look(self) -> int:
-        """Cycles that a look for events may take: any number where nodes have their n-th events at about one time."""
+        """Longest look for events, in cycles: any number where all nodes have their n-th events at about one time."""
         if any(command.round for program in self._programs for queue in program for command in queue):
             return _SHORT_LOOK
         return _LOOK if len({tuple(map(len, program)) for program in self._programs}) > 1 else (1 << 32) - 1
 
     def _fail(self, events: list[list[Event]], failed: list[Event | None], counts: list[int]) -> None:
-        """Raise the error of a run that has not ended well.
-
-        Of a node that gave all its events, the last one speaks for it; one that gave less, and none of an error, has
-        not ended its program.
-        """
-        speaking = [bad or (own[-1] if len(own) == count and own else None)
+        """Raise the error of a run that has not ended well, by the failed event of each node, or else its last one; a
+        node with too few events has not ended its program."""
+        decisive = [bad or (own[-1] if len(own) == count and own else None)
                     for own, bad, count in zip(events, failed, counts, strict=True)]
         tag, rank = next(((event.tag, rank) for rank, event in enumerate(failed) if event is not None), (None, 0))
-        named = (command.operation for queue in self._programs[rank] for command in queue if command.tag == tag)
-        operation = next(named, Operation.QUIESCE)
-        raise self._commands.diagnose(operation, speaking)
+        operations = (command.operation for queue in self._programs[rank] for command in queue if command.tag == tag)
+        raise self._commands.diagnose(next(operations, Operation.QUIESCE), decisive)
 
     def send(self, passes: int = 1) -> Passes:
-        """Send the nodes, of one queue or two, the commands of their programs, one after the other.
-
-        Raises ``RingError`` if a command failed on at least one node; later ones were carried out.
-        """
+        """Send the nodes, of any number of queues, the commands of their programs, one after the other; ``RingError``
+        if a command failed on at least one node: later ones were carried out."""
         if not self._programs:
             raise ValueError("Programs must be loaded before they are sent")
         if _waits_for_nodes(self._programs):
@@ -390,15 +362,13 @@ class RingPrograms:
         return Passes(events=together, traces=[], outcome=_outcome(together, []))
 
     def _submit_step(self, step: dict[int, Command]) -> PendingCommand[dict[int, Event]]:
-        """Queue one command of the program on each node.
-
-        A LATCH, which nodes with one queue do not have, becomes a QUIESCE: no setting is written during a pass.
-        """
+        """Queue one command of the program on each node; a LATCH, which nodes with one queue do not have, as a
+        QUIESCE: no setting is written during a pass."""
         operation = step[0].operation
         if operation == Operation.LATCH and not self._commands.knows(operation):
             operation = Operation.QUIESCE
         if operation in self._on_ring:
-            fields = [{name: value for name, value in vars(command).items() if name not in _GIVEN}
+            fields = [{name: value for name, value in vars(command).items() if name not in _CHOSEN}
                       for command in step.values()]
             return self._commands.submit_together(operation, lambda pending: dict(pending.events), fields)
         return self._commands.submit_apart({rank: dataclasses.replace(command, operation=operation)
@@ -427,36 +397,31 @@ def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outc
                    not_finite=flagged(EventFlag.NOT_FINITE))
 
 
-def commands_of(program: NodeProgram, queue: int) -> list[Command]:
+def _queue_of(program: NodeProgram, queue: int) -> list[Command]:
     """Commands of a queue; a program may have fewer queues than a node."""
     return list(program[queue]) if queue < len(program) else []
 
 
-def named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
+def _named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
     """Commands of a queue in the name of the tenant that asks."""
-    return [device.named(command) for command in commands_of(program, queue)]
-
-
-def end_slot(device: Device, program: NodeProgram) -> int:
-    """Slot after the last command of a node's last queue."""
-    return len(commands_of(program, device.config.queues - 1))
+    return [device.named(command) for command in _queue_of(program, queue)]
 
 
 def edit_words(*, number: int, set: int, digest: int) -> Words:
-    """Words of an EDIT, which makes the idle bank the program from a set on, the next one. ``digest`` is the CRC-32
-    of what was loaded: docs/control/program_banks.md."""
+    """Words of an EDIT, which makes the idle bank the program from the next set on, ``set``. ``digest`` is the CRC-32
+    of the loads: docs/control/program_banks.md."""
     return pack(_EDIT, {"number": number, "set": set, "digest": digest}, "Edit's")
 
 
 def digest(device: Device, program: NodeProgram, staged: Staged) -> int:
-    """Digest of loads of all queues for the idle bank of a node, and of loads that took back an edit."""
+    """Digest of the loads of all queues into the idle bank of a node, and of the loads that took back an edit."""
     value, queues = 0, int(device.config.queues)
     for queue in range(queues):
         value = _header(value, staged, queue=queue)
-        for command in named(device, program, queue):
+        for command in _named(device, program, queue):
             value = zlib.crc32(command.words().tobytes(), value)
     for _ in range(staged.comparisons):
-        value = _header(value, staged, queue=queues - 1, slot=end_slot(device, program))
+        value = _header(value, staged, queue=queues - 1, slot=len(_queue_of(program, queues - 1)))
     return value
 
 

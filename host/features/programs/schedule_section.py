@@ -36,9 +36,27 @@ class Program(Schedule):
 
     @classmethod
     def couplings(cls) -> "Iterable[Coupling]":
-        from host.features.programs.couplings import COUPLINGS
+        from host.features.programs.schedules import Kind
+        from host.run.coupling import Coupling
+        from host.run.sections import Moments
+        from host.training.workloads import WorkloadName
+        from host.transports.session import TransportName
 
-        return COUPLINGS
+        one_ring, digits = "a program and its buffers are of one ring", (WorkloadName.DIGITS,)
+        measured = tuple(name for name in TransportName if name is not TransportName.GOLDEN)
+        return (
+            Coupling("schedule.overlap", "backend.transport", measured, "searches go by measured cycles",
+                     value="search"),
+            Coupling("schedule.overlap", "backend.board", (), "a board's nodes have no room to stage gradients"),
+            Coupling("schedule.overlap", "ring.topology", (), one_ring),
+            Coupling("schedule.overlap", "workload.name", digits, "programs are made of a perceptron's layers"),
+            Coupling("optimizer.moments", "schedule.overlap", (Kind.NONE.value, Kind.STRICT.value, None),
+                     "state of a part may begin inside a word", value=Moments.BF16),
+            Coupling("ring.slow_link", "schedule.overlap", (), "a program has owners of its own"),
+            Coupling("output.chakra", "schedule.overlap", None, "a trace is of a program"),
+            Coupling("output.chakra", "workload.name", digits, "only its program has names of layers"),
+            Coupling("output.compare", "schedule.overlap", (), "its bits are those of a run without"),
+            Coupling("formats.density", "schedule.overlap", (), "programs send everything"))
 
     @classmethod
     def files(cls) -> Iterable[str]:

@@ -1,18 +1,17 @@
 """Schedules of a training step: which layers travel together, and when.
 
 A pass has a forward command for each layer, from the first to the last, and a backward command for each, from the
-last to the first. Gradients of a layer are there when its backward command has ended, and its weights are free to
-change then. The last layer, which is the first in backward, is always sent alone where layers travel in parts.
+last to the first. When the backward command of a layer has ended, its gradients are complete and its weights may
+change. Where layers travel in parts, the last layer, which is the first in backward, is a part of its own.
 
 =========  ============================================================================================
 none       one fused update of all layers, after the last backward command
 strict     a reduce-scatter for each layer; after the last, an update of all owned blocks, and one all-gather
 layers     a fused update for each layer
 chunks:n   a fused update for every n layers
-delayed:k    a fused update for each layer; the first k compute with weights that lack the update of the pass before
+delayed:k  a fused update for each layer; the first k compute with weights that lack the update of the pass before
+search     chunks of 1, 2, 4, … layers are tried until one is not shorter
 =========  ============================================================================================
-
-The number of layers that travel together can be searched: sizes of chunks are tried until one is not shorter.
 """
 
 import dataclasses
@@ -25,7 +24,7 @@ from hdl.choices import suggestion
 from hdl.group import GROUP
 from host.cycles.estimate import Collective, Costs
 from host.features.programs.order import Region
-from host.features.programs.program import DEPTH, CompiledProgram, Program, Queue, Task
+from host.features.programs.program import DEPTH, CompiledProgram, Program, Queue
 from host.models.layer_shapes import Dense
 from sim.golden.ring import groups_before
 
@@ -40,7 +39,7 @@ _SETTINGS = "settings"
 
 
 class Kind(enum.Enum):
-    """Kinds of schedules, by the names the command line knows them by."""
+    """Kinds of schedules, by their names on the command line."""
 
     NONE = "none"
     STRICT = "strict"
@@ -50,7 +49,7 @@ class Kind(enum.Enum):
     SEARCH = "search"
 
 
-#: Kinds with a number of layers, and the least of these.
+#: Kinds with a number of layers, and the smallest number.
 _COUNTED = {Kind.CHUNKS: 1, Kind.DELAYED: 0}
 
 
@@ -59,7 +58,7 @@ class Schedule:
     """A schedule, as it is asked for."""
 
     kind: Kind
-    #: Layers that travel together, of kind ``chunks``, or whose weights are one update behind, of kind ``delayed``.
+    #: Layers that travel together, of kind ``chunks``, or the weights of which lack an update, of kind ``delayed``.
     layers: int = 1
 
     def __post_init__(self) -> None:
@@ -72,18 +71,18 @@ class Schedule:
 
     @property
     def behind(self) -> int:
-        """First layers that compute with weights which lack the update of the pass before."""
+        """Number of first layers that compute with weights which lack the update of the pass before."""
         return self.layers if self.kind is Kind.DELAYED else 0
 
     def check_state(self, *, packed: bool) -> None:
-        """Raise ``ValueError`` if parts of state that is stored as bfloat16 would begin inside a word."""
+        """Raise ``ValueError`` if a part of packed (bfloat16) state may begin inside a word."""
         if packed and self.kind in (Kind.LAYERS, Kind.CHUNKS, Kind.DELAYED):
             raise ValueError(f"Schedule with state as bfloat16 must be none or strict, not {self}: state of a part "
                              f"may begin inside a word")
 
     @classmethod
     def parse(cls, text: str) -> "Schedule":
-        """The schedule that a text names, as ``strict`` or ``chunks:2``."""
+        """The schedule that a text names, such as ``strict`` or ``chunks:2``."""
         name, colon, number = text.partition(":")
         try:
             kind = Kind(name)
@@ -100,13 +99,13 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Copies:
-    """Layers whose weights have two copies, which take turns from pass to pass.
+    """First layers with two copies of their weights, which alternate from pass to pass.
 
     Such a layer computes with weights that lack the update of the pass before, and its update writes the copy that it
-    has computed with. The other layers have one copy. Each layer is a region whose updates a node counts.
+    has computed with. Each layer is a region, and a node counts its updates.
     """
 
-    #: First layers with two copies; None where no updates are counted.
+    #: Layers with two copies; None where no updates are counted.
     layers: int | None = None
     #: Elements from the first copy to the second.
     distance: int = 0
@@ -126,7 +125,7 @@ class Copies:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
-    """A command that computes, or moves what was computed."""
+    """A command that computes, or moves results."""
 
     #: ``forward`` or ``backward``, and the number of the layer; or another name.
     name: str
@@ -147,13 +146,13 @@ class Computed:
     """Commands of a compute engine, in order."""
 
     commands: Sequence[Work]
-    #: Examples of each node, which are the length of the commands.
+    #: Examples of each node: the length of its commands.
     lengths: Sequence[int] | None = None
 
 
-def modelled(layers: Sequence[Dense], *, staged: int, copies: "Copies | None" = None) -> list[Work]:
-    """Forward and backward commands of nodes without a compute engine, which copy gradients that were staged: from an
-    element on that is behind all gradients."""
+def modelled(layers: Sequence[Dense], *, staged: int, copies: Copies | None = None) -> list[Work]:
+    """Forward and backward commands of nodes without a compute engine, which copy gradients that were staged, from
+    element ``staged`` on, after all gradients."""
     copies = copies or Copies()
     if staged < sum(_extent(layers)):
         raise ValueError(f"Staged gradients must lie behind all {sum(_extent(layers)):,} elements, not at {staged!r}")
@@ -170,13 +169,13 @@ def modelled(layers: Sequence[Dense], *, staged: int, copies: "Copies | None" = 
         if layer.number > 1:
             reads.append(copies.weights(layer))
         found.append(work(layer, "backward", reads, [_of("gradients", [layer])]))
-    if copies.layers is not None:  # the first of the backward commands, behind all those of the pass before
+    if copies.layers is not None:  # the first backward command, which follows all of those of the pass before
         found[len(layers)].fields["wait"] = STAGED_FLAG
     return found
 
 
 def chunks(layers: Sequence[Dense], size: int) -> list[list[Dense]]:
-    """Layers that travel together, in the order of backward: the last one alone, then ``size`` at a time."""
+    """Layers that travel together, in the order of backward: only the last one, then ``size`` at a time."""
     backward = list(reversed(layers))
     return [backward[:1], *(backward[n:n + size] for n in range(1, len(backward), size))]
 
@@ -195,29 +194,35 @@ class _Builder:
         """All forward and backward commands."""
         for one in commands:
             duration = self.costs.compute(one.multiplications) if one.duration is None else one.duration
-            given = {} if lengths is None or one.queue is not Queue.COMPUTE else {"length": lengths}
+            length = {} if lengths is None or one.queue is not Queue.COMPUTE else {"length": lengths}
             self.program.add(one.name, operation=one.operation, queue=one.queue, reads=one.reads,
                              writes=one.writes, duration=duration,
-                             fields={**one.fields, **given, "duration": duration})
+                             fields={**one.fields, **length, "duration": duration})
 
-    def latch(self) -> None:
-        """LATCH, so that all updates of the pass have the same settings."""
+    def communicate(self, schedule: Schedule) -> None:
+        """LATCH, so that all updates of the pass have the same settings; then all sums and updates."""
         flag = {} if self.copies.layers is None else {"wait": SETTINGS_FLAG}
         self.program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region(_SETTINGS, 0, 1)],
                          duration=self.costs.latch, fields=flag)
+        match schedule.kind:
+            case Kind.NONE:
+                self.update(self.layers)
+            case Kind.STRICT:
+                self.strict()
+            case Kind.LAYERS | Kind.CHUNKS | Kind.DELAYED:
+                for part in chunks(self.layers, 1 if schedule.kind is Kind.DELAYED else schedule.layers):
+                    self.update(part)
+            case Kind.SEARCH:
+                raise ValueError("Schedule of a program must be one, not search: measure several and choose")
 
-    def update(self, part: Sequence[Dense]) -> Task:
-        """A fused update of neighbouring layers."""
-        regions = [_of(space, part) for space in ("weights", "state")]
-        return self._collective("update", Collective.FUSED_UPDATE, part, writes=regions,
-                                reads=[_of("gradients", part), Region(_SETTINGS, 0, 1), *regions])
-
-    def stale(self, layer: Dense) -> Task:
-        """A fused update of a layer on nodes with masters, which reads no weights."""
-        state = _of("state", [layer])
-        return self._collective("update", Collective.FUSED_UPDATE, [layer], fields=self.copies.fields(layer),
-                                reads=[_of("gradients", [layer]), Region(_SETTINGS, 0, 1), state],
-                                writes=[self.copies.weights(layer), state])
+    def update(self, part: Sequence[Dense]) -> None:
+        """A fused update of neighbouring layers; where updates are counted, of one layer, on nodes with masters,
+        which reads no weights."""
+        counted, state = self.copies.layers is not None, _of("state", part)
+        weights = self.copies.weights(part[0]) if counted else _of("weights", part)
+        self._collective("update", Collective.FUSED_UPDATE, part, writes=[weights, state], reads=[
+            _of("gradients", part), Region(_SETTINGS, 0, 1), *([] if counted else [weights]), state],
+                         fields=self.copies.fields(part[0]))
 
     def strict(self) -> None:
         """A reduce-scatter for each layer, an update of all owned blocks, and an all-gather."""
@@ -238,24 +243,8 @@ class _Builder:
         weights = [_of("weights", self.layers)]
         self._collective("gather", Collective.ALL_GATHER, self.layers, reads=weights, writes=weights)
 
-    def communicate(self, schedule: Schedule) -> None:
-        """All sums and updates."""
-        match schedule.kind:
-            case Kind.NONE:
-                self.update(self.layers)
-            case Kind.STRICT:
-                self.strict()
-            case Kind.LAYERS | Kind.CHUNKS:
-                for part in chunks(self.layers, schedule.layers):
-                    self.update(part)
-            case Kind.DELAYED:
-                for layer in reversed(self.layers):
-                    self.stale(layer)
-            case Kind.SEARCH:
-                raise ValueError("Schedule of a program must be one, not search: measure several and choose")
-
     def _collective(self, name: str, kind: Collective, part: Sequence[Dense], *, reads: list[Region],
-                    writes: list[Region], fields: Mapping[str, int] = MappingProxyType({})) -> Task:
+                    writes: list[Region], fields: Mapping[str, int] = MappingProxyType({})) -> None:
         base, length = _extent(part)
         turn = base // GROUP % self.nodes
         before = [GROUP * groups_before(base // GROUP, self.nodes, (rank + 1) % self.nodes)
@@ -264,7 +253,7 @@ class _Builder:
         label = name if len(part) == len(self.layers) > 1 else f"{name} {numbers[-1]}"
         if 1 < len(part) < len(self.layers):
             label += f"-{numbers[0]}"
-        return self.program.add(
+        self.program.add(
             label, operation=kind.name, queue=Queue.COMMUNICATE, reads=reads, writes=writes, collective=True,
             duration=self.costs.collective(kind, length, nodes=self.nodes),
             fields={"gradient_base": base, "weight_base": base, "state_base": before, "length": length, "turn": turn,
@@ -283,12 +272,11 @@ def _of(space: str, part: Sequence[Dense]) -> Region:
 
 def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int | None = None,
           computed: Computed | None = None, depth: int = DEPTH, distance: int = 0) -> CompiledProgram:
-    """The program of a training step, by any schedule but ``search``, a series of others (see :func:`search`), in
-    queues with room for ``depth`` commands.
+    """The program of a training step, by any schedule but ``search`` (see :func:`search`), in queues with room for
+    ``depth`` commands.
 
-    COMPUTE copies gradients from a region whose first element is ``staged`` (see :func:`modelled`), unless there are
-    commands of a compute engine, ``computed``. Copies of weights, of a schedule whose layers have two, lie
-    ``distance`` elements apart.
+    COMPUTE copies gradients from element ``staged`` on (see :func:`modelled`), unless there are commands of a compute
+    engine, ``computed``. Layers with two copies of their weights have them ``distance`` elements apart.
     """
     if nodes < 1:
         raise ValueError(f"Node count must be at least 1, not {nodes!r}")
@@ -305,7 +293,6 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
     program = Program(queues=1 + max(Queue.COMMUNICATE, *(one.queue for one in commands)), depth=depth)
     builder = _Builder(program, layers, nodes, costs, copies)
     builder.compute(commands, lengths)
-    builder.latch()
     builder.communicate(schedule)
     return program.compile()
 
@@ -323,21 +310,19 @@ def _copies(schedule: Schedule, layers: Sequence[Dense], distance: int) -> Copie
 
 
 def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
-    """The simplest program of a step: one fused update of a vector, whose gradients the host has put in place; with
-    an ``owner`` all groups belong to that rank."""
-    dealing = {} if owner is None else {"root": owner, "one_owner": 1}
+    """The simplest program of a step: one fused update of a vector, with gradients that the host has put in place;
+    with an ``owner`` all groups belong to that rank."""
+    root = {} if owner is None else {"root": owner, "one_owner": 1}
     gradients, weights, state = (Region(space, 0, length) for space in ("gradients", "weights", "state"))
     program = Program()
     program.add("update", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, reads=[gradients, weights, state],
-                writes=[weights, state], collective=True, fields={"length": length, **dealing})
+                writes=[weights, state], collective=True, fields={"length": length, **root})
     return program.compile()
 
 
 class Trials:
-    """The sizes of chunks that a search tries, one after the other, behind ``trials`` that were made before.
-
-    A chunk of all layers but the last one, ``most``, or of more, holds them all, and is the last that is tried.
-    """
+    """The sizes of chunks that a search tries, after the earlier ``trials``; a chunk of ``most`` layers, all but the
+    last one, or of more is the last that is tried."""
 
     def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
         if most < 1:
@@ -349,9 +334,7 @@ class Trials:
     @property
     def over(self) -> bool:
         """Whether a size was not shorter than the one before it, or there is none left."""
-        if not self.trials:
-            return False
-        return self._longer or self.trials[-1][0] >= self._most
+        return bool(self.trials) and (self._longer or self.trials[-1][0] >= self._most)
 
     @property
     def _longer(self) -> bool:
@@ -359,7 +342,7 @@ class Trials:
 
     @property
     def size(self) -> int:
-        """The size to be tried next, and in the end the one that was chosen."""
+        """The size to try next, and in the end the chosen one."""
         if self.over:
             return self.trials[-2 if self._longer else -1][0]
         return 2 * self.trials[-1][0] if self.trials else 1
@@ -370,16 +353,17 @@ class Trials:
 
     @property
     def claimed(self) -> int | None:
-        """The size that a literal reading of the claim chooses: the first that was shorter than the one before it, at
-        which that search ends."""
+        """The size that a literal reading of the claim chooses: the first that was shorter than the one before it."""
         return next((size for (_, before), (size, cycles) in itertools.pairwise(self.trials) if cycles < before),
                     None)
 
     def lines(self) -> list[str]:
-        """The log of a search that is over: a line for each trial, and one for both readings of the rule."""
-        found = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
-        literal = "none" if self.claimed is None else f"chunks:{self.claimed}"
-        return [*found, f"chosen: chunks:{self.size} (the first that is shorter than the one before: {literal})"]
+        """A line for each trial, and once the search is over one for both readings of the rule."""
+        lines = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
+        if self.over:
+            literal = "none" if self.claimed is None else f"chunks:{self.claimed}"
+            lines.append(f"chosen: chunks:{self.size} (the first that is shorter than the one before: {literal})")
+        return lines
 
 
 def search(most: int, measure: Callable[[int], int]) -> Trials:

@@ -1,4 +1,4 @@
-"""Description of a run with a straggler, whose rounds a quorum closes."""
+"""Description of a run of quorum updates with stragglers."""
 
 import dataclasses
 import enum
@@ -9,7 +9,7 @@ __all__ = ["Late", "LateConfig", "stragglers"]
 
 
 class Late(enum.Enum):
-    """Ways to treat late gradients, by the names the command line knows them by."""
+    """Ways to treat late gradients, by their names on the command line."""
 
     APPLY = "apply-late"
     WAIT = "wait"
@@ -18,21 +18,21 @@ class Late(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LateConfig:
-    """A run with a straggler."""
+    """A run with stragglers."""
 
-    #: ``wait`` closes rounds with all workers, whatever the quorum and the deadline.
+    #: ``wait`` closes rounds with all workers, for any quorum and deadline.
     late: Late = Late.APPLY
     workers: int = 4
     #: Factor of the computations of each straggler.
     slow: dict[int, float] = dataclasses.field(default_factory=lambda: {3: 4.5})
     quorum: int = 3
-    #: Cycles after which a round is closed that has a gradient; 0 for none.
+    #: Cycles after which a round with a gradient is closed; 0 for none.
     deadline: int = 0
     #: Factor of a gradient for each round that it is late.
     factor: float = 1.0
-    #: Largest number of rounds that a gradient is late.
+    #: Largest number of rounds by which an applied gradient is late.
     ages: int = 15
-    #: Part of a worker's examples that comes from its own classes.
+    #: Share of a worker's examples that comes from its own classes.
     skew: float = 0.0
     #: Examples of a worker in a round.
     batch: int = 16
@@ -73,7 +73,7 @@ class LateConfig:
 
     @property
     def closing_deadline(self) -> int:
-        """Cycles after which a round is closed that has a gradient; 0 for none."""
+        """Cycles after which a round with a gradient is closed; 0 for none."""
         return 0 if self.late is Late.WAIT else self.deadline
 
 

@@ -1,14 +1,14 @@
-"""Feeding of a run of rounds: the host gives each node what it needs, while the run goes on.
+"""Feeding of a run of rounds: the host gives each node its data while the run is under way.
 
 In rounds of gradients nodes do not wait for each other's gradients. A pass of the computing queue is COMPUTE, and a
-pass of the other one FOLD, LATCH and FUSED_UPDATE. Nodes may be at different passes of the first queue, and the host
-stages for each node by itself what it computes next: it waits for the node's own computation, and for the round
-before, of which the weights are made. docs/ring/rounds.md has the rules.
+pass of the other one FOLD, LATCH and FUSED_UPDATE. Nodes may be at different passes of the first queue. The host
+stages the next computation of each node when the node's own computation and the round before, which makes the
+weights, have ended. docs/ring/rounds.md has the rules.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,29 +18,33 @@ from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command, Event
 from host.driver.memory import Buffer, aligned
 from host.driver.protocols import TrainingRing
-from host.features.programs.passes import Passes
+from host.driver.ring import Ring
+from host.driver.trace import TraceRecord
 from host.features.programs.ring_programs import NodeProgram
 from host.features.programs.schedules import SETTINGS_FLAG, STAGED_FLAG
 from sim.golden.features.quorum.rounds import AGES, ONE, SLOTS, Close, Rounds, scale_table
 
-__all__ = ["Closing", "RoundFeeder", "RoundModel", "RoundProgram", "run_rounds"]
+__all__ = ["Closing", "RoundFeeder", "RoundModel", "RoundProgram", "TraceReader"]
 
 Bits: TypeAlias = npt.NDArray[np.uint32]
 
 #: Tags of the commands.
 COMPUTE, FOLD, LATCH, UPDATE = range(4)
 
+#: Words of the trace that a command takes, for its start and its end.
+_RECORDS = 4
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Closing:
-    """Rules by which rounds are closed, the same on all nodes of a ring."""
+    """Rules that close rounds, the same on all nodes of a ring."""
 
     #: Gradients in time that close a round.
     quorum: int
-    #: Cycles after which a round is closed that has a gradient; 0 for none.
+    #: Cycles after which a round with a gradient is closed; 0 for none.
     deadline: int = 0
     #: Weights of late gradients in sixteenths, by their age: :func:`~sim.golden.features.quorum.rounds.late_weights`.
-    #They do not : grow with it: so what is too late for one round is too late for all that follow.
+    #: They do not grow with the age: a gradient that is too late for one round is too late for all later ones.
     weights: Sequence[int]
 
     def __post_init__(self) -> None:
@@ -55,28 +59,22 @@ class Closing:
             raise ValueError(f"Weights of late gradients must not grow with their age, not {self.weights!r}")
 
     def registers(self) -> dict[str, int | float]:
-        """Values of the registers that have these rules."""
-        packed = sum(weight << 5 * place for place, weight in enumerate(self.weights))
+        """Values of the registers with these rules."""
+        packed = sum(weight << 5 * index for index, weight in enumerate(self.weights))
         parts = {f"LATE_WEIGHTS_{n}": packed >> 25 * n & (1 << 25) - 1 for n in range(3)}
         return {"QUORUM": self.quorum, "DEADLINE": self.deadline, **parts}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoundProgram:
-    """The program of a ring whose nodes compute gradients of ``length`` elements for rounds.
-
-    The gradient memory has both slots, zeros, and what is staged for COMPUTE, one behind the other from ``base`` on.
-    """
+    """The program of a ring that computes gradients for rounds; the gradient memory has both slots, zeros, and the
+    staging buffer of COMPUTE, one after the other."""
 
     nodes: int
     #: Elements of a gradient, and of the weights from element 0 on.
     length: int
     #: Cycles of the computation on each node.
     durations: Sequence[int]
-    #: First element of slot 0.
-    base: int = 0
-    #: Base of the optimizer's state.
-    state_base: int = 0
 
     def __post_init__(self) -> None:
         if not 2 <= self.nodes <= 16:
@@ -92,32 +90,31 @@ class RoundProgram:
     @property
     def words(self) -> int:
         """Elements of the gradient memory that are used."""
-        return self.base + (SLOTS + 2) * self.stride
+        return (SLOTS + 2) * self.stride
 
     def slot(self, number: int) -> Buffer:
         """Buffer of a slot; number 2 is the zeros."""
-        return Buffer("gradients", self.base + number * self.stride, self.length)
+        return Buffer("gradients", number * self.stride, self.length)
 
     @property
     def staged(self) -> Buffer:
-        """Buffer of what COMPUTE copies to a slot."""
+        """Buffer that COMPUTE copies to a slot."""
         return self.slot(SLOTS + 1)
 
     def commands(self, rank: int) -> NodeProgram:
         """Commands of each queue of a node."""
-        common = {"gradient_base": self.base, "length": self.length, "round": 1}
+        common = {"length": self.length, "round": 1}
         return [
             [Command(operation=Operation.COMPUTE, tag=COMPUTE, state_base=self.staged.base, wait=STAGED_FLAG,
                      duration=self.durations[rank], after_0=3, lag_0=1, **common)],
             [Command(operation=Operation.FOLD, tag=FOLD, **common),
              Command(operation=Operation.LATCH, tag=LATCH, wait=SETTINGS_FLAG),
-             Command(operation=Operation.FUSED_UPDATE, tag=UPDATE, rank=rank, size=self.nodes,
-                     state_base=self.state_base, **common)],
+             Command(operation=Operation.FUSED_UPDATE, tag=UPDATE, rank=rank, size=self.nodes, **common)],
         ]
 
     def prepare(self, ring: TrainingRing, closing: Closing, *, scale: float) -> None:
-        """Load programs, rules, zeros, and the table of scales, which divides ``scale``, the factor of the sum of
-        gradients of one node, by their number."""
+        """Load programs, rules, zeros, and the table of scales: ``scale``, the factor of the gradient of one node,
+        divided by the number of gradients."""
         if ring.nodes != self.nodes:
             raise ValueError(f"Ring must have {self.nodes} nodes, not {ring.nodes}")
         if closing.quorum > self.nodes:
@@ -142,41 +139,37 @@ class RoundModel:
 
     #: Golden model of the rounds, which the run continues.
     rounds: Rounds
-    #: Takes a rank and the number of a round, and gives the gradient that the node computes for it, with the weights
-    #: that all rounds before have made.
+    #: Gradient of a rank for a round, with the weights of all rounds before.
     gradient: Callable[[int, int], npt.NDArray[Any]]
     #: Takes a closed round and the contributions of all nodes, before any gradient of a later round is asked for.
     closed: Callable[[Close, list[Bits]], None]
-    #: Takes the number of a round before its LATCH; writes the settings of its update.
+    #: Writes the settings of the update of a round, before its LATCH.
     settings: Callable[[int], None]
-    #: Takes the number of a round after the first, before any node computes for it; if it returns False, the run ends
-    #: with the round before.
+    #: Takes the number of a round after the first, before any node computes for it; if False, the run ends with the
+    #: round before.
     may_begin: Callable[[int], bool] = lambda number: True
 
 
 class RoundFeeder:
-    """Stage for each node what it computes next, and follow the rounds by their events, for ``passes`` passes after
-    the ``first`` ones."""
+    """Stage the next computation of each node, and follow the rounds by their events, for ``passes`` passes after the
+    ``first`` ones."""
 
     def __init__(self, ring: TrainingRing, program: RoundProgram, model: RoundModel, *, passes: int, first: int):
         self._ring, self._program, self._model, self._rounds = ring, program, model, model.rounds
         self._first = self._newest = first
         #: Number of the round after the last one of the run.
         self.last = first + passes
-        self._computed = [first] * program.nodes  # COMPUTEs that have ended
-        self._asked = [first] * program.nodes  # those whose flag was set
+        self._asked = [first] * program.nodes  # COMPUTEs with a flag, by rank
+        self._ended = {tag: [first] * program.nodes for tag in (COMPUTE, FOLD, LATCH, UPDATE)}
         self._staged: list[dict[int, Bits]] = [{} for _ in range(program.nodes)]
-        #: Masks of each round of the run: those of the events of FOLD.
+        #: Masks of each round of the run, from the events of FOLD.
         self.masks: dict[int, int] = {}
         self._followed = first  # rounds that the golden model has closed
-        self._folds = [first] * program.nodes
-        self._latches = [first] * program.nodes
-        self._updates = [first] * program.nodes
 
     @property
     def ended(self) -> bool:
         """Whether all nodes have done the updates of all rounds."""
-        return min(self._updates) >= self.last
+        return min(self._ended[UPDATE]) >= self.last
 
     @property
     def computing(self) -> dict[int, int]:
@@ -184,43 +177,33 @@ class RoundFeeder:
         return {rank: number for rank, staged in enumerate(self._staged) for number in staged}
 
     def begin(self) -> None:
-        """Give the first pass what it needs, before the run."""
+        """Give nodes the data of the first pass, before the run."""
         self._give_settings(self._first)
         self._give()
 
     def on_event(self, rank: int, event: Event) -> None:
-        """Take note of an event of the run, and give nodes what they need next."""
+        """Take note of an event of the run, and give nodes their next data."""
         if event.status != EventStatus.OK:
             return
+        ended = self._ended[event.tag]
+        number, before = ended[rank], min(ended)
+        ended[rank] += 1
         if event.tag == COMPUTE:
-            self._end_compute(rank, event)
-        elif event.tag == FOLD:
-            number = self._folds[rank]
-            self._folds[rank] += 1
-            if self.masks.setdefault(number, event.detail) != event.detail:
-                raise RuntimeError(f"Nodes must have the same masks of round {number}, not 0x{event.detail:08x} and "
-                                   f"0x{self.masks[number]:08x}")
-        elif event.tag == LATCH:
-            before = min(self._latches)
-            self._latches[rank] += 1
-            if before < min(self._latches) < self.last:
-                self._give_settings(min(self._latches))
-        elif event.tag == UPDATE:
-            self._updates[rank] += 1
+            gradient = self._staged[rank].pop(number, None)
+            if event.detail:
+                if gradient is None:
+                    raise RuntimeError(f"Node {rank} must skip round {number}, for which nothing was staged")
+                self._rounds.ready(rank, number, gradient)
+        elif event.tag == FOLD and self.masks.setdefault(number, event.detail) != event.detail:
+            raise RuntimeError(f"Nodes must have the same masks of round {number}, not 0x{event.detail:08x} and "
+                               f"0x{self.masks[number]:08x}")
+        elif event.tag == LATCH and before < min(ended) < self.last:
+            self._give_settings(min(ended))
         self._follow()
         self._give()
 
-    def _end_compute(self, rank: int, event: Event) -> None:
-        number = self._computed[rank]
-        self._computed[rank] += 1
-        gradient = self._staged[rank].pop(number, None)
-        if event.detail:
-            if gradient is None:
-                raise RuntimeError(f"Node {rank} must skip round {number}, for which nothing was staged")
-            self._rounds.ready(rank, number, gradient)
-
     def _follow(self) -> None:
-        """Close the rounds of the golden model whose gradients are all known."""
+        """Close the rounds of the golden model that have all gradients."""
         while self._followed in self.masks:
             number, masks = self._followed, self.masks[self._followed]
             on_time, late = masks & 0xFFFF, masks >> 16
@@ -235,18 +218,18 @@ class RoundFeeder:
             self._model.closed(closed, self._rounds.close(closed))
 
     def _give(self) -> None:
-        """Stage for each node whose computation has ended and whose weights are known."""
+        """Stage the next gradient of each node that has ended its computation, if its weights are known."""
         for rank in range(self._program.nodes):
             number = self._asked[rank]
-            if number != self._computed[rank] or number >= self.last or number > self._followed:
+            if number != self._ended[COMPUTE][rank] or number >= self.last or number > self._followed:
                 continue
             if number > self._newest:
                 self._newest = number
                 if not self._model.may_begin(number):
                     self.last = number
                     return
-            if number in self.masks and self._folds[rank] <= number:
-                continue  # the node itself may not know yet that the round is closed
+            if number in self.masks and self._ended[FOLD][rank] <= number:
+                continue  # the round may not be closed yet on this node
             self._asked[rank] += 1
             if number not in self.masks:  # of a closed round the node computes nothing
                 gradient = np.asarray(self._model.gradient(rank, number))
@@ -260,12 +243,31 @@ class RoundFeeder:
         self._ring.settings.set_flags(SETTINGS_FLAG)
 
 
-def run_rounds(ring: TrainingRing, program: RoundProgram, model: RoundModel, *, passes: int, first: int,
-               traced: bool = True) -> tuple[Passes, Mapping[int, int]]:
-    """Run rounds on nodes that :meth:`RoundProgram.prepare` has prepared, as :class:`RoundFeeder` does; events and
-    traces, and the masks of each round."""
-    feeder = RoundFeeder(ring, program, model, passes=passes, first=first)
-    feeder.begin()
-    found = ring.programs.run(collectives=1, passes=passes, parity=first % 2, first=first, traced=traced,
-                              on_event=feeder.on_event)
-    return found, feeder.masks
+class TraceReader:
+    """Reader of the traces of a run with more commands than they hold, in parts; made before the run."""
+
+    def __init__(self, ring: Ring):
+        self._devices = ring.devices
+        #: Commands whose records a node keeps.
+        self.room = ring.devices[0].config.memory_map["trace"].words // _RECORDS
+        self._since = [int(device.read_register("TRACE_POINTER")) for device in self._devices]
+        self._events = [0] * len(self._devices)
+        self._records: list[list[TraceRecord]] = [[] for _ in self._devices]
+
+    def on_event(self, rank: int) -> None:
+        """Take note of the end of a command, and read the node's trace before it is half full."""
+        self._events[rank] += 1
+        if self._events[rank] >= self.room // 2:
+            self._read(rank)
+
+    def finish(self) -> list[list[TraceRecord]]:
+        """All records of each node, after the run."""
+        for rank in range(len(self._devices)):
+            self._read(rank)
+        return self._records
+
+    def _read(self, rank: int) -> None:
+        records = self._devices[rank].trace(self._since[rank])
+        self._records[rank] += records
+        self._since[rank] += len(records)
+        self._events[rank] = 0

@@ -26,10 +26,7 @@ __all__ = ["config_of", "train"]
 
 
 def config_of(spec: RunSpec) -> LateConfig:
-    """Configuration of a run that has all defaults.
-
-    Raises ``ValueError``: the run is impossible.
-    """
+    """Configuration of a run with all defaults; ``ValueError`` if the run is impossible."""
     schedule = spec.schedule
     assert isinstance(schedule, Quorum)
     assert schedule.straggler is not None
@@ -52,7 +49,7 @@ def config_of(spec: RunSpec) -> LateConfig:
 
 
 class _QuorumRun:
-    """A run of quorum updates that is under way; parameters are its description, with all defaults, and progress."""
+    """A run of quorum updates by its description with all defaults."""
 
     def __init__(self, spec: RunSpec, progress: Progress):
         self.spec, self.progress = spec, progress
@@ -121,15 +118,7 @@ class _QuorumRun:
 
 
 def train(spec: RunSpec) -> dict[str, Any]:
-    """Carry a run out, and return its report.
-
-    Raises
-    ------
-    ValueError
-        The run is impossible.
-    typer.Exit
-        A signal has come.
-    """
+    """Carry a run out, and return its report; ``ValueError`` if it is impossible, ``typer.Exit`` after a signal."""
     config_of(spec)
     console = make_console()
     with Progress(console) as progress:

@@ -1,9 +1,9 @@
 """Steps of a quorum: rounds that close without stragglers, in blocks, checked bit for bit.
 
-Compute is modelled: COMPUTE brings a gradient when an engine would have it, on a straggler so much later. Which
-gradients a round has, the nodes decide, and report in the events of FOLD; the golden model uses these masks only.
-After every round each element that was computed is applied, folded, dropped or pending in its ledger. At the end of a
-block weights and state of all nodes are compared with it, and the nodes' counts of gradients with the ledger.
+Compute is modelled: COMPUTE brings a gradient when an engine would have it, on a straggler later by its factor. The
+nodes choose the gradients of a round, and report them in the events of FOLD; the golden model uses only these masks.
+After every round each computed element is applied, folded, dropped or pending in its ledger. At the end of a block
+weights and state of all nodes are compared with it, and the nodes' counts of gradients with the ledger.
 """
 
 import dataclasses
@@ -26,9 +26,8 @@ from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
 from host.features.grid.grid import Kind, Part, Shape
 from host.features.grid.switching import GridNodes
-from host.features.programs.feeding import TraceReader
 from host.features.quorum.config import Late, LateConfig
-from host.features.quorum.feeding import UPDATE, Closing, RoundFeeder, RoundModel, RoundProgram
+from host.features.quorum.feeding import UPDATE, Closing, RoundFeeder, RoundModel, RoundProgram, TraceReader
 from host.models.digits import Dataset
 from host.models.layer_shapes import layers_of
 from host.models.layers import Array
@@ -44,15 +43,13 @@ from sim.golden import ring as golden
 from sim.golden.features.quorum.rounds import Close, Rounds, scale_table
 
 __all__ = ["BLOCK", "Fates", "Outcome", "QuorumExecutor", "Workers", "make_quorum_trainer", "node_for",
-           "patience_of"]
+           "patience_of", "round_batches"]
 
-#: Most rounds of a block.
+#: Largest number of rounds in a block.
 BLOCK = 32
-
 #: Most cycles of a computation, for which other nodes wait.
-MAX_COMPUTATION = 1 << 28
-
-#: Cycles of control words and of a FOLD's beginning, about; a late node's own FOLD is beside them.
+_MAX_COMPUTATION = 1 << 28
+#: Approximate cycles of control words and of the beginning of a FOLD, without the FOLD of a late node.
 _CLOSING = 150
 
 _COUNTERS = ("computed", "applied", "folded", "dropped")
@@ -64,9 +61,9 @@ class Outcome:
 
     #: Modelled cycle in which each round ended.
     cycles: list[int] = dataclasses.field(default_factory=list)
-    #: Mean loss of the gradients that each round has, before its update.
+    #: Mean loss of the gradients of each round, before its update.
     losses: list[float] = dataclasses.field(default_factory=list)
-    #: Cycle and test accuracy, now and then and at the end.
+    #: Cycle and test accuracy, several times and at the end.
     measured: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     #: Gradients by their fate, over all workers.
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -77,7 +74,7 @@ class Outcome:
 
 
 class Workers:
-    """Workers that train a classifier, each with examples of its own, and the modelled time of their computations."""
+    """Workers that train a classifier with their own examples, and the modelled time of their computations."""
 
     def __init__(self, data: Dataset, config: LateConfig):
         self._config = config
@@ -87,30 +84,25 @@ class Workers:
         self.parameters = self._task.parameters
         #: Elements of a gradient.
         self.length = self.parameters.size
+        #: Factor of a worker's gradient, which is a sum over its batch.
+        self.scale = 1 / config.batch
         self._rule = SGD(learning_rate=config.learning_rate, momentum=config.momentum)
         self._scales = scale_table(self.scale)
+        self._costs = Costs(examples=config.batch, macs=config.macs)
         self._losses: dict[tuple[int, int], float] = {}
-
-    @property
-    def scale(self) -> float:
-        """Factor of a worker's gradient, which is a sum over its batch."""
-        return 1 / self._config.batch
 
     def durations(self) -> list[int]:
         """Cycles of a computation of each worker."""
-        config = self._config
-        costs = Costs(examples=config.batch, macs=config.macs)
-        compute = sum(costs.compute(layer.multiplications(backward=backward))
+        compute = sum(self._costs.compute(layer.multiplications(backward=backward))
                       for layer in layers_of(self._task.widths) for backward in (False, True))
-        return [round(compute * config.slow.get(worker, 1)) for worker in range(config.workers)]
+        return [round(compute * self._config.slow.get(worker, 1)) for worker in range(self._config.workers)]
 
     def update_cycles(self, nodes: int) -> int:
         """Cycles of closing a round and updating on a number of nodes."""
-        costs = Costs(examples=self._config.batch, macs=self._config.macs)
-        return costs.collective(Collective.FUSED_UPDATE, self.length, nodes=nodes) + _CLOSING
+        return self._costs.collective(Collective.FUSED_UPDATE, self.length, nodes=nodes) + _CLOSING
 
     def gradient(self, worker: int, number: int, batch: Batch) -> Array:
-        """Gradient of a worker for a round, at the weights that all rounds before have made."""
+        """Gradient of a worker for a round, with the weights of all rounds before."""
         examples = batch.examples.reshape(self._config.workers, -1)[worker]
         loss, gradient = self._task.differentiate([examples], no_masks)[0]
         self._losses[worker, number] = loss / self._config.batch
@@ -122,7 +114,7 @@ class Workers:
         return float(np.mean(in_time)) if in_time else float("nan")
 
     def settings(self, number: int) -> Settings:
-        """Settings of a round's update, but for the factor of the sum, which the table of scales has."""
+        """Settings of a round's update, except for the factor of the sum, which is in the table of scales."""
         return self._rule.settings(number + 1, gradient_scale=1.0)
 
     def closed_settings(self, closed: Close) -> Settings:
@@ -131,7 +123,7 @@ class Workers:
         return dataclasses.replace(self.settings(closed.tag), gradient_scale=scale)
 
     def accuracy(self) -> float:
-        """Fraction of the test set that is classified right."""
+        """Fraction of the test set that is classified correctly."""
         return self._task.measure(self._config.workers, no_masks, last=True)
 
 
@@ -139,18 +131,16 @@ class Workers:
 class Fates:
     """Masks of workers in a round."""
 
-    #: Workers with a gradient of the round in it, with one of an earlier round in it, and with one that was dropped.
+    #: Workers with a gradient in time, with a late one of an earlier round, and with one that was dropped.
     on_time: int
     late: int
     dropped: int
-
     #: Ages in rounds of the late gradients, in the order of their workers.
-    ages: tuple[int, ...] = ()
+    ages: tuple[int, ...]
 
 
 class QuorumExecutor(Executor[Fates]):
-    """Rounds on nodes, in blocks; workers that stay behind are switched out if all nodes are those of a grid, in one
-    row."""
+    """Rounds on nodes, in blocks; stragglers are switched out if the nodes are a ``grid`` of one row."""
 
     def __init__(self, ring: Ring, data: Dataset, config: LateConfig, *, block: int = BLOCK,
                  grid: GridNodes | None = None):
@@ -175,15 +165,15 @@ class QuorumExecutor(Executor[Fates]):
         self._ages: dict[int, tuple[int, ...]] = {}  # of late gradients, by round
         self._span = 0  # cycles of the rounds of a block, once they have ended
         self._since = 0  # CYCLES of rank 0 at the beginning of a block
-        self._begun = [0] * config.workers  # cycles of a block in which ranks were given their computations
+        self._begun = [0] * config.workers  # cycles of a block when ranks were given their computations
         self._dropped: dict[int, int] = {}  # masks, by round
         self._known_dropped = [0] * config.workers
         self.cycles = 0
-        self._before = [dict.fromkeys(_COUNTERS, 0) for _ in range(config.workers)]  # a process before this one
+        self._before = [dict.fromkeys(_COUNTERS, 0) for _ in range(config.workers)]  # before the ledgers began
 
     @property
     def left(self) -> int:
-        """Rounds that the cycles are enough for, if they take as long as those before, or as the model says."""
+        """Rounds that the remaining cycles suffice for, at the mean cycles so far, or at modelled ones."""
         durations, update = self._durations
         closed = sorted(durations)[self._quorum - 1]
         if self._config.closing_deadline:
@@ -209,11 +199,10 @@ class QuorumExecutor(Executor[Fates]):
         return min(self._config.closing, len(self.members))
 
     def begin(self, *, restored: bool = False) -> None:
-        """Give the nodes weights, state, the program, the rules of rounds, and gradients that are pending, unless
-        they are ``restored`` and have them."""
+        """Give the nodes weights, state, the program, the rules of rounds, and pending gradients, unless they are
+        ``restored`` and have them."""
         if self._grid is not None:
-            gone = [Part(Kind.NODE, worker) for worker in self.left_after]
-            plan = self._grid.grid.disable(*gone).plan(Shape.FLAT)
+            plan = self._grid.grid.disable(*(Part(Kind.NODE, worker) for worker in self.left_after)).plan(Shape.FLAT)
             self._grid.switch(plan)
             self._ring = self._grid.ring(plan)
         ring, workers = self._ring, self._workers
@@ -241,7 +230,7 @@ class QuorumExecutor(Executor[Fates]):
     def state(self) -> dict[str, Any]:
         pending = [self._rounds.pending(rank) for rank in range(len(self.members))]
         return {"cycles": self.cycles, "outcome": dataclasses.asdict(self.outcome), "laggards": list(self.laggards),
-                "fates": [list(dataclasses.astuple(one)) for one in self.fates], "counts": self._counts_to_go_on(),
+                "fates": [list(dataclasses.astuple(one)) for one in self.fates], "counts": self._counts_to_resume(),
                 "abandoned": list(self.abandoned), "left": [list(pair) for pair in self.left_after.items()],
                 "master": self.reference.master.copy(), "state": [plane.copy() for plane in self.reference.state],
                 "pending": [[[tag, gradient] for tag, gradient in sets.items()] for sets in pending]}
@@ -252,8 +241,7 @@ class QuorumExecutor(Executor[Fates]):
         self.abandoned = list(state["abandoned"])
         self.outcome = Outcome(**state["outcome"])
         self.outcome.measured = [(cycle, accuracy) for cycle, accuracy in self.outcome.measured]
-        self._before = [dict(one) for one in state["counts"]]
-        self._known_dropped = [one["dropped"] for one in self._before]
+        self._count_from([dict(one) for one in state["counts"]])
         self.left_after = {worker: rounds for worker, rounds in state["left"]}
         if self.left_after:
             self._keep([worker for worker in self.members if worker not in self.left_after])
@@ -264,7 +252,7 @@ class QuorumExecutor(Executor[Fates]):
         self.begin(restored=restored)
 
     def _keep(self, members: Sequence[int]) -> None:
-        """Continue with these workers only, ranks in this order. What others have pending is dropped with them."""
+        """Continue with only these workers, in the order of ranks, and without the pending gradients of the rest."""
         pending = {worker: self._rounds.pending(rank) for rank, worker in enumerate(self.members)}
         self.members = list(members)
         self._rounds = Rounds(nodes=len(members), length=self._workers.length, weights=self._config.weights)
@@ -278,8 +266,8 @@ class QuorumExecutor(Executor[Fates]):
         return [{fate: before[fate] + (ledgers[worker].counts[fate] if worker in ledgers else 0)
                  for fate in _COUNTERS} for worker, before in enumerate(self._before)]
 
-    def _counts_to_go_on(self) -> list[dict[str, int]]:
-        """Counts without pending gradients, which a ring that goes on counts again as computed."""
+    def _counts_to_resume(self) -> list[dict[str, int]]:
+        """Counts without pending gradients, which a ring that continues counts as computed again."""
         return [{**counted, "computed": counted["computed"] - len(pending)}
                 for counted, pending in zip(self.counts(), self.pending(), strict=True)]
 
@@ -318,8 +306,8 @@ class QuorumExecutor(Executor[Fates]):
         self._note(reader.finish(), feeder, over=over)
         behind = self._compare(begin, counters, abandoned=hopeless)
         self.outcome.measured.append((self.cycles, self._workers.accuracy()))
-        found = self.counts()
-        self.outcome.counts = {**{fate: sum(one[fate] for one in found) for fate in _COUNTERS},
+        counts = self.counts()
+        self.outcome.counts = {**{fate: sum(one[fate] for one in counts) for fate in _COUNTERS},
                                "pending": sum(map(len, self.pending()))}
         if self.left > 0:
             self._prepare_next(behind, over=over)
@@ -335,26 +323,23 @@ class QuorumExecutor(Executor[Fates]):
         return (self._clock() - self._since) % (1 << 32)
 
     def _gradient(self, rank: int, number: int) -> Array:
-        """Gradient of the member of a rank for a round, which its node computes from now on."""
+        """Gradient of the worker of a rank for a round; its node computes from now on."""
         self._begun[rank] = self._elapsed
         return self._workers.gradient(self.members[rank], number, self._batches[number])
 
     def _may_begin(self, number: int) -> bool:
-        """Whether some cycles of the run are left when the round before has ended."""
+        """Whether some cycles of the run will be left after the update of the round before."""
         return self.cycles + self._elapsed + self._durations[1] < self._config.cycles
 
     def _abandons(self, feeder: RoundFeeder) -> bool:
-        """Whether the end of a block does not wait for what nodes still compute.
-
-        Nothing is waited for at the end of the run, and no computation is if its gradient would be too late for any
-        weight, were rounds continued meanwhile.
-        """
+        """Whether the end of a block abandons computations: at the end of the run, or where all of their gradients
+        would be too late for any weight."""
         total = self.cycles + self._span
         is_last = (self._config.cycles - total) * feeder.last < total
         return bool(feeder.computing) and (is_last or len(self._hopeless(feeder)) == len(feeder.computing))
 
     def _hopeless(self, feeder: RoundFeeder) -> list[int]:
-        """Ranks that compute gradients which would be too late for any weight if rounds continued meanwhile."""
+        """Ranks with computations of gradients that would be too late for any weight if rounds continued."""
         elapsed, durations = self._elapsed, self._durations[0]
         each = self._span // (feeder.last - len(self.fates))
         return [rank for rank, number in feeder.computing.items()
@@ -362,7 +347,7 @@ class QuorumExecutor(Executor[Fates]):
                 > self._config.oldest]
 
     def _settled(self, on_event: Callable[[int, Event], None]) -> list[dict[str, int]]:
-        """Take all events that are there; counters of nodes, which no command has changed since."""
+        """Take all events, until there are none; counters of nodes, which no command has changed since."""
         while True:
             counters = self._ring.counters.read()
             events = [(rank, event) for rank, device in enumerate(self._ring.devices)
@@ -373,11 +358,11 @@ class QuorumExecutor(Executor[Fates]):
                 on_event(rank, event)
 
     def _note(self, traces: list[list[TraceRecord]], feeder: RoundFeeder, *, over: bool) -> None:
-        """Take note of the cycles and fates of a block."""
+        """Note the cycles and fates of a block."""
         first = len(self.fates)
         times = np.array([[record.time for record in trace if record.end and record.tag == UPDATE]
                           for trace in traces]).max(axis=0)
-        # A gradient that is too late for any round is dropped when its computation ends, maybe after the last round.
+        # A gradient that is too late for any round is dropped when its computation ends: even after the last round.
         self._dropped[feeder.last - 1] |= self._newly_dropped()
         begun = min(record.time for trace in traces for record in trace)
         self.outcome.cycles += [self.cycles + int(time - begun) for time in times]
@@ -397,17 +382,20 @@ class QuorumExecutor(Executor[Fates]):
             self._ring.recover()
         switched = bool(behind) and self._grid is not None and self._switch_out(behind)
         if over and not switched:
-            self._begin_again(self.members, self._counts_to_go_on())
+            self._begin_again(self.members, self._counts_to_resume())
 
     def _begin_again(self, members: Sequence[int], counts: list[dict[str, int]]) -> None:
-        """Begin again with some members, and with what they have pending; counts are of all workers so far."""
-        self._before = counts
-        self._known_dropped = [one["dropped"] for one in counts]
+        """Begin again with some members and their pending gradients; counts are of all workers so far."""
+        self._count_from(counts)
         self._keep(members)
         self.begin()
 
+    def _count_from(self, counts: list[dict[str, int]]) -> None:
+        """Add the counts of new ledgers to these."""
+        self._before, self._known_dropped = counts, [one["dropped"] for one in counts]
+
     def _by_worker(self, ranks: int) -> int:
-        """Mask of workers by that of their ranks."""
+        """Mask of workers from a mask of ranks."""
         return sum((ranks >> rank & 1) << worker for rank, worker in enumerate(self.members))
 
     def _switch_out(self, workers: Sequence[int]) -> bool:
@@ -417,7 +405,7 @@ class QuorumExecutor(Executor[Fates]):
             self.laggards.append(f"rounds from {len(self.fates)} on: no ring would be left without workers "
                                  f"{', '.join(map(str, workers))}, so they stay")
             return False
-        counts, pending = self._counts_to_go_on(), self.pending()
+        counts, pending = self._counts_to_resume(), self.pending()
         for worker in workers:
             counts[worker]["computed"] += len(pending[worker])
             counts[worker]["dropped"] += len(pending[worker])
@@ -426,7 +414,7 @@ class QuorumExecutor(Executor[Fates]):
         return True
 
     def _close(self, closed: Close, contributions: list[npt.NDArray[np.uint32]]) -> None:
-        """Update the golden model by a round, and check its ledger."""
+        """Update the golden model by a closed round, and check its ledger."""
         rounds = self._rounds
         self._ages[closed.tag] = tuple(rounds.ages[rank] for rank in sorted(rounds.ages))
         self.reference.step([one.view(np.float32) for one in contributions], self._workers.closed_settings(closed))
@@ -441,25 +429,23 @@ class QuorumExecutor(Executor[Fates]):
         self._dropped[closed.tag] = self._newly_dropped()
 
     def _newly_dropped(self) -> int:
-        """Mask of workers of which a gradient was dropped since this was called last."""
-        dropped = [one["dropped"] for one in self.counts()]
-        found = sum((now > was) << rank for rank, (now, was) in enumerate(
-            zip(dropped, self._known_dropped, strict=True)))
-        self._known_dropped = dropped
-        return found
+        """Mask of workers with a gradient that was dropped since the last call."""
+        before, self._known_dropped = self._known_dropped, [one["dropped"] for one in self.counts()]
+        return sum((now > was) << rank for rank, (now, was) in enumerate(
+            zip(self._known_dropped, before, strict=True)))
 
     def _compare(self, first: int, counters: list[dict[str, int]], *, abandoned: Sequence[int]) -> list[int]:
-        """Compare nodes with the golden model, and their counts with the ledger; returns workers that stay behind.
+        """Compare nodes with the golden model, and their counts with the ledger; workers that were never in time.
 
         No computation of the ranks in ``abandoned`` has ended in this block.
         """
         memory, reference, number, length = self._ring.memory, self.reference, len(self.fates), self._workers.length
-        found = {"weights": (memory.read_weights(length), reference.weights),
+        pairs = {"weights": (memory.read_weights(length), reference.weights),
                  "momenta": (memory.read_state(length), reference.state[0])}
         if self._ring.formats.has_master:
-            found["masters"] = memory.read_master(length), reference.master
-        for name, (there, here) in found.items():
-            if not (there.view(np.uint32) == here).all():
+            pairs["masters"] = memory.read_master(length), reference.master
+        for name, (actual, expected) in pairs.items():
+            if not (actual.view(np.uint32) == expected).all():
                 raise DivergenceError(f"Round {number}: {name} of nodes differ from the golden model")
         before, self._counters = self._counters, counters
         dropped = growth("GRADIENTS_DROPPED", before, self._counters)
@@ -483,16 +469,21 @@ class QuorumExecutor(Executor[Fates]):
 
 
 def make_quorum_trainer(ring: Ring, data: Dataset, config: LateConfig, **options: Any) -> Trainer[QuorumExecutor]:
-    """A trainer of rounds on nodes; ``options`` are those of :class:`QuorumExecutor`."""
+    """A trainer of rounds on nodes, with ``options`` of :class:`QuorumExecutor`."""
+    return Trainer(QuorumExecutor(ring, data, config, **options), round_batches(data, config))
+
+
+def round_batches(data: Dataset, config: LateConfig) -> RoundBatches:
+    """Examples of all workers in each round."""
     shares = Shares(data.train_y, workers=config.workers, skew=config.skew, seed=config.seed)
-    return Trainer(QuorumExecutor(ring, data, config, **options), RoundBatches(shares, config.batch))
+    return RoundBatches(shares, config.batch)
 
 
 def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: int = 1) -> NodeConfig:
     """A node with rounds for vectors of a length, with the codecs and rows of ``node``.
 
-    With two ``ports`` its memories are large enough for the blocks of a ring of two, the smallest that switching out
-    may leave of ``nodes``.
+    With two ``ports`` its memories are large enough for the blocks of a ring of two nodes, the smallest that
+    switching out may leave.
     """
     base = NodeConfig() if node is None else node
     base = base.replace(
@@ -504,10 +495,9 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: 
 
 
 def patience_of(data: Dataset, config: LateConfig) -> int:
-    """Cycles for which a node waits for a round, at the most; ``ValueError`` if a computation takes longer than a
-    node can wait."""
+    """Most cycles for which a node waits for a round; ``ValueError`` if a node cannot wait for a computation."""
     longest = max(Workers(data, config).durations())
-    if longest > MAX_COMPUTATION:
-        raise ValueError(f"Computations must take at most {MAX_COMPUTATION:,} cycles, not {longest:,}: take fewer "
+    if longest > _MAX_COMPUTATION:
+        raise ValueError(f"Computations must take at most {_MAX_COMPUTATION:,} cycles, not {longest:,}: take fewer "
                          f"examples, a smaller model, or a smaller factor")
     return 4000 + 2 * longest

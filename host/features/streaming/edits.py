@@ -1,10 +1,10 @@
-"""Edits of a relay's model while it trains, the two banks of programs by which they take effect, and logs of them.
+"""Edits of the model of layer streaming while it trains, the banks of programs that apply them, and logs of them.
 
-The assessor reads what set s has left. Its edit travels during set s + 1, to all nodes, and holds from set s + 2 on,
-which begins when every node has acknowledged it. A node keeps the program of the set that it runs in one bank, and
-that of the next one in the other; it changes banks between sets, never inside one. It refuses an edit that comes
-late, again, or is unknown to it, and one that does not lead to the program whose digest it carries; then its banks
-stay as they are. Of a log every field is checked before a run begins.
+The assessor reads the results of set s. Its edit travels to all nodes during set s + 1, and holds from set s + 2 on,
+which begins when every node has acknowledged it. A node has the program of the running set in one bank, and the next
+program in the other; it changes banks only between sets. It refuses an edit that comes late or again, or that it
+cannot apply, and one that does not lead to the program with its digest; then its banks stay as they are. All fields
+of a log are checked before a run begins.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import enum
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from hdl.compression.registry import FETCH_FORMATS
 from host.features.streaming.plan import LARGEST, RelayPlan, Worker, make_relay_plan
 from sim import fields, json_files
 
-__all__ = ["Banks", "Edit", "Kind", "RefusedError", "Ring", "Structure", "edited", "make_edit", "read_log"]
+__all__ = ["Banks", "Edit", "Kind", "RefusedError", "Structure", "edited", "make_edit", "read_log"]
 
 
 class RefusedError(ValueError):
@@ -33,9 +33,9 @@ class RefusedError(ValueError):
 class Kind(enum.Enum):
     """Kinds of edits.
 
-    ``add`` puts a layer in front of the given one, with as many outputs as inputs, so ``value`` is their number.
-    ``remove`` takes such a layer out. ``format`` changes that of a layer's weights in FETCH, ``microbatches`` those
-    of a set, and ``rate`` the learning rate; of the last two the layer is 0.
+    ``add`` puts a layer with ``value`` inputs and outputs in front of the edit's layer, and ``remove`` takes such a
+    layer out. ``format`` changes the format of a layer's weights in FETCH, ``microbatches`` their number in a set,
+    and ``rate`` the learning rate; the layer of the last two is 0.
     """
 
     ADD = "add"
@@ -45,9 +45,12 @@ class Kind(enum.Enum):
     RATE = "rate"
 
 
+_KINDS = [kind.value for kind in Kind]
+
+
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """Program of a set, as far as edits change it; ``ValueError`` if there is no such program, or no room for it."""
+    """Program of a set, by the parts that edits change; ``ValueError`` if it is impossible or has no room."""
 
     #: Inputs, and outputs of each layer.
     widths: tuple[int, ...]
@@ -55,7 +58,7 @@ class Structure:
     formats: tuple[str, ...]
     #: Microbatches of a set.
     count: int
-    #: Learning rate, which is rounded to binary32.
+    #: Learning rate, rounded to binary32.
     rate: float
     #: Examples of a microbatch.
     microbatch: int
@@ -94,17 +97,17 @@ class Structure:
                 "digest": self.digest}
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> "Structure":
+    def parse(cls, entry: Mapping[str, Any]) -> "Structure":
         """The program that a log begins with."""
-        return cls(widths=tuple(given["widths"]), formats=tuple(given["formats"]), count=given["microbatches"],
-                   rate=given["rate"], microbatch=given["microbatch"], worker=Worker(**given["worker"]))
+        return cls(widths=tuple(entry["widths"]), formats=tuple(entry["formats"]), count=entry["microbatches"],
+                   rate=entry["rate"], microbatch=entry["microbatch"], worker=Worker(**entry["worker"]))
 
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
     """An edit."""
 
-    #: From 1 on; each edit has a larger one than those before.
+    #: From 1 on, ascending.
     number: int
     #: The first set that it holds for.
     set: int
@@ -113,7 +116,7 @@ class Edit:
     kind: Kind
     #: Width, format, number of microbatches or learning rate.
     value: int | float | str
-    #: That of the program behind it.
+    #: Digest of the program that the edit leads to.
     digest: str
 
     def described(self) -> dict[str, Any]:
@@ -121,18 +124,17 @@ class Edit:
         return {**dataclasses.asdict(self), "kind": self.kind.value}
 
     @classmethod
-    def parse(cls, given: Any) -> "Edit":
-        """The edit of a log; RefusedError if there is no such edit."""
+    def parse(cls, entry: Any) -> "Edit":
+        """The edit of an entry of a log; RefusedError if it is damaged."""
         names = [field.name for field in dataclasses.fields(cls)]
-        if not isinstance(given, dict) or sorted(given) != sorted(names):
-            raise RefusedError(f"Edit must have {', '.join(names)}, not {json.dumps(given)}")
-        kinds = [kind.value for kind in Kind]
-        if given["kind"] not in kinds:
-            raise RefusedError(f"Edit must be one of {', '.join(kinds)}, not {given['kind']!r}")
+        if not isinstance(entry, dict) or sorted(entry) != sorted(names):
+            raise RefusedError(f"Edit must have {', '.join(names)}, not {json.dumps(entry)}")
+        if entry["kind"] not in _KINDS:
+            raise RefusedError(f"Edit must be one of {', '.join(_KINDS)}, not {entry['kind']!r}")
         for name in ("number", "set", "layer"):
-            if isinstance(given[name], bool) or not isinstance(given[name], int) or given[name] < 0:
-                raise RefusedError(f"Edit's {name} must be a number of zero or more, not {given[name]!r}")
-        return cls(**{**given, "kind": Kind(given["kind"])})
+            if isinstance(entry[name], bool) or not isinstance(entry[name], int) or entry[name] < 0:
+                raise RefusedError(f"Edit's {name} must be a number of zero or more, not {entry[name]!r}")
+        return cls(**{**entry, "kind": Kind(entry["kind"])})
 
     @property
     def line(self) -> str:
@@ -147,18 +149,9 @@ def _layer(structure: Structure, layer: int) -> int:
     return layer
 
 
-def _square(structure: Structure, layer: int) -> int:
-    """Layer with as many outputs as inputs, and others behind it."""
-    _layer(structure, layer)
-    if layer == structure.layers or structure.widths[layer - 1] != structure.widths[layer]:
-        raise RefusedError(f"Edit must remove a layer with as many outputs as inputs, and not the last, not layer "
-                           f"{layer} of {structure.widths}")
-    return layer
-
-
 def edited(structure: Structure, layer: int, kind: Kind, value: int | float | str) -> Structure:
-    """The program behind an edit; ``RefusedError`` if it has no such layer, or there is no such program, or no room
-    for it."""
+    """The program that an edit leads to; ``RefusedError`` if the layer does not exist, or the program is impossible
+    or has no room."""
     widths, formats = list(structure.widths), list(structure.formats)
     changes: dict[str, Any] = {}
     match kind:
@@ -170,7 +163,10 @@ def edited(structure: Structure, layer: int, kind: Kind, value: int | float | st
             widths.insert(layer, width)
             formats.insert(layer - 1, formats[layer - 1])
         case Kind.REMOVE:
-            del widths[_square(structure, layer)]
+            if _layer(structure, layer) == structure.layers or widths[layer - 1] != widths[layer]:
+                raise RefusedError(f"Edit must remove a layer with as many outputs as inputs, and not the last, not "
+                                   f"layer {layer} of {structure.widths}")
+            del widths[layer]
             del formats[layer - 1]
         case Kind.FORMAT:
             formats[_layer(structure, layer) - 1] = str(value)
@@ -178,30 +174,28 @@ def edited(structure: Structure, layer: int, kind: Kind, value: int | float | st
             wanted = (int,) if kind is Kind.MICROBATCHES else (int, float)
             if isinstance(value, bool) or not isinstance(value, wanted):
                 raise RefusedError(f"Value of {kind.value} must be a number, not {value!r}")
+            if layer:
+                raise RefusedError(f"Layer of {kind.value} must be 0, not {layer!r}")
             changes = {"count" if kind is Kind.MICROBATCHES else "rate": value}
-    if kind in (Kind.MICROBATCHES, Kind.RATE) and layer:
-        raise RefusedError(f"Layer of {kind.value} must be 0, not {layer!r}")
     try:
         return dataclasses.replace(structure, widths=tuple(widths), formats=tuple(formats), **changes)
-    except RefusedError:
-        raise
     except ValueError as error:
         raise RefusedError(str(error)) from error
 
 
 def make_edit(structure: Structure, *, number: int, set: int, layer: int, kind: Kind,
               value: int | float | str) -> Edit:
-    """An edit of a program, with the digest of what is behind it."""
+    """An edit of a program, with the digest of the program that it leads to."""
     return Edit(number, set, layer, kind, value, edited(structure, layer, kind, value).digest)
 
 
 class Banks:
-    """Banks of programs of a node."""
+    """Banks of programs of a node: all workers and the server have the same programs."""
 
     def __init__(self, structure: Structure):
-        #: Program of the set that runs.
+        #: Program of the running set.
         self.current = structure
-        #: Number of that set.
+        #: Number of the running set.
         self.set = -1
         self._next: Structure | None = None
         self._number = 0
@@ -212,8 +206,8 @@ class Banks:
         return self._next or self.current
 
     def receive(self, edit: Edit) -> int:
-        """Take an edit into the other bank, and acknowledge it by its number; ``RefusedError`` if the edit comes
-        late, again, or is unknown."""
+        """Take an edit into the other bank, and acknowledge it by its number; ``RefusedError`` if the edit comes late
+        or again, or is impossible."""
         if edit.number <= self._number:
             raise RefusedError(f"Edit must be a new one behind number {self._number}, not {edit.number}")
         if edit.set != self.set + 1:
@@ -226,65 +220,14 @@ class Banks:
         return edit.number
 
     def begin(self, number: int) -> Structure:
-        """Change banks, if there is a new program, and begin the next set."""
+        """Begin the next set, with the other bank if there is a new program."""
         if number != self.set + 1:
             raise ValueError(f"Sets must follow each other, {self.set + 1}, not {number!r}")
         self.set, self.current, self._next = number, self.following, None
         return self.current
 
 
-class Ring:
-    """Banks of all nodes, workers and the server, and the acknowledgements of edits that travel to them."""
-
-    def __init__(self, structure: Structure, *, nodes: int):
-        self.banks = [Banks(structure) for _ in range(nodes)]
-        self._waiting: dict[int, tuple[Edit, set[int]]] = {}
-
-    @classmethod
-    def behind(cls, structure: Structure, log: Sequence[Edit], *, sets: int,
-               nodes: int) -> "tuple[Ring, list[Structure]]":
-        """Banks behind sets of a log, and the program of each of them; ``RefusedError`` if nodes refuse an edit."""
-        ring, found = cls(structure, nodes=nodes), []
-        for number in range(sets + 1):
-            for edit in (one for one in log if one.set == number):
-                ring.send(edit)
-                ring.deliver_all()
-            if number < sets:
-                found.append(ring.begin(number))
-        return ring, found
-
-    def send(self, edit: Edit) -> None:
-        """Have an edit travel to all nodes."""
-        self._waiting[edit.number] = edit, set(range(len(self.banks)))
-
-    def deliver(self, number: int, node: int) -> None:
-        """Deliver an edit to a node, whose acknowledgement comes back."""
-        edit, left = self._waiting[number]
-        self.banks[node].receive(edit)
-        left.discard(node)
-
-    def deliver_all(self) -> None:
-        """Deliver all edits to all nodes that have not had them."""
-        for number, (_, left) in list(self._waiting.items()):
-            for node in sorted(left):
-                self.deliver(number, node)
-
-    def may_begin(self, number: int) -> bool:
-        """Whether all nodes have acknowledged all edits that hold from a set on."""
-        return not any(left for edit, left in self._waiting.values() if edit.set <= number)
-
-    def begin(self, number: int) -> Structure:
-        """Begin a set on all nodes; ``ValueError`` if an edit is not acknowledged yet, or nodes do not have the same
-        program."""
-        if not self.may_begin(number):
-            raise ValueError(f"Set {number} must wait for all acknowledgements of edits")
-        digests = {bank.begin(number).digest for bank in self.banks}
-        if len(digests) > 1:
-            raise ValueError(f"Nodes must run one program in set {number}, not {', '.join(sorted(digests))}")
-        return self.banks[0].current
-
-
-#: Bounds of a log: words of a memory, width of a layer, layers, sets of a run, and parameters of its model.
+#: Bounds of a log: words of a memory, width of a layer, layers, sets of a run, and parameters of the model.
 _WORDS, _WIDEST, _LAYERS, _SETS, _PARAMETERS = 1 << 20, 4096, 256, 1 << 20, 1 << 24
 
 _words, _count, _digest = fields.integer(1, _WORDS), fields.integer(1, LARGEST), fields.text("[0-9a-f]{32}")
@@ -294,21 +237,18 @@ _WORKER = fields.record(lanes=fields.integer(1, 64), weight_words=_words, gradie
 _START = fields.record(widths=fields.several(fields.integer(1, _WIDEST), 2, _LAYERS + 1),
                        formats=fields.several(fields.choice(FETCH_FORMATS), 1, _LAYERS), microbatches=_count,
                        rate=_rate, microbatch=_count, worker=_WORKER, digest=_digest)
-_VALUES = {Kind.ADD: fields.integer(1, _WIDEST), Kind.FORMAT: fields.choice(FETCH_FORMATS), Kind.MICROBATCHES: _count,
-           Kind.RATE: _rate}
+_VALUES = {Kind.ADD: fields.integer(1, _WIDEST), Kind.REMOVE: fields.optional(fields.integer(0, _WIDEST)),
+           Kind.FORMAT: fields.choice(FETCH_FORMATS), Kind.MICROBATCHES: _count, Kind.RATE: _rate}
+
+
+_EDIT = fields.record(
+    number=fields.integer(1, _SETS), set=fields.integer(0, _SETS), layer=fields.integer(0, _LAYERS),
+    kind=fields.choice(_KINDS), value=lambda value: True, digest=_digest)
 
 
 def _edit(value: Any) -> bool:
     """Whether a value is an edit."""
-    entry = fields.record(
-        number=fields.integer(1, _SETS), set=fields.integer(0, _SETS), layer=fields.integer(0, _LAYERS),
-        kind=fields.choice([kind.value for kind in Kind]), value=lambda value: True, digest=_digest)
-    return entry(value) and _VALUES.get(Kind(value["kind"]), _removed)(value["value"])
-
-
-def _removed(value: Any) -> bool:
-    """Whether a value is that of an edit which takes none."""
-    return value is None or fields.integer(0, _WIDEST)(value)
+    return _EDIT(value) and _VALUES[Kind(value["kind"])](value["value"])
 
 
 _LOG = {"start": _START, "workers": fields.integer(1, 64), "seed": fields.integer(0, 1 << 63),
@@ -317,8 +257,8 @@ _LOG = {"start": _START, "workers": fields.integer(1, 64), "seed": fields.intege
 
 
 def read_log(path: Path) -> dict[str, Any]:
-    """Read a log of `gradring lab relay`; ``ValueError`` if the file is damaged, or another; the message names it,
-    and the first field that is wrong."""
+    """Read a log of `gradring lab relay`; ``ValueError`` if the file is damaged or another: the message names it and
+    the first wrong field."""
     try:
         log = json_files.read(path)
     except (OSError, ValueError) as error:

@@ -1,14 +1,15 @@
-"""Lists and commands of a set on the workers of a relay, and places that stay where they are over edits.
+"""Lists and commands of a set on the workers of layer streaming, and addresses that edits do not change.
 
-Units with the same shape share a list for each window; lists of a bank's buffers are those of the first bank, and a
-command adds the distance to the second one by its offset. Executions take turns in both banks: while one computes,
-what it needs is moved in for the next one, and what the one before has made is moved out.
+Units with the same shape share a list for each window. Lists use the first bank of buffers; a command adds the
+distance to the second one by its offset. Executions alternate between the banks: while one computes, inputs of the
+next one are moved in, and outputs of the one before are moved out.
 
-The server is the last node of the ring, so that the worker of rank 0 is behind it: FETCH is a BROADCAST from it,
-and PUSH ends there. Waits follow from the regions that commands touch (:mod:`host.features.programs.program`).
+The server is the last node of the ring, so that the worker of rank 0 follows it: FETCH is a BROADCAST from the
+server, and PUSH ends there. Waits follow from the regions that commands touch
+(:mod:`host.features.programs.program`).
 
-While a set runs, what the next one needs is written beside what the running one uses. A unit that is in both keeps
-its place in the server's memories, so that its weights and state need not be written again.
+While a set runs, data of the next one is written next to its own. A unit that is in both keeps its address in the
+server's memories, so that its weights and state need not be written again.
 """
 
 import dataclasses
@@ -35,17 +36,15 @@ __all__ = ["RelayLists", "compile_relay", "entry_of", "first_bases", "free_base"
 
 
 Bits = npt.NDArray[np.uint32]
-#: First element, and the one behind the last.
-Span = tuple[int, int]
 
 
 def first_bases(lengths: Sequence[int]) -> list[int]:
-    """Places of units one behind the other."""
+    """Addresses of units one after the other."""
     return list(itertools.accumulate(lengths, initial=0))[:-1]
 
 
-def free_base(length: int, taken: Sequence[Span], *, first: int = 0) -> int:
-    """The lowest place from ``first`` on that meets none which is taken."""
+def free_base(length: int, taken: Sequence[tuple[int, int]], *, first: int = 0) -> int:
+    """The lowest address of ``length`` free elements, ``first`` or above; ``taken`` are first elements and ends."""
     base = first
     for begin, end in sorted(taken):
         if begin < base + length and base < end:
@@ -54,38 +53,36 @@ def free_base(length: int, taken: Sequence[Span], *, first: int = 0) -> int:
 
 
 def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bits], *, words: int) -> list[int]:
-    """Places of the units behind an edit; ``RefusedError`` if there is no place for a new unit.
+    """Addresses of the units after an edit; ``RefusedError`` if there is no room for a new unit.
 
-    Units are given by their masters, those that run with their places; of those behind the edit, the ones that it
-    leaves are the same objects. Each memory of the server has so many words.
+    Units are given by their masters, before the edit with their addresses; units that the edit keeps are the same
+    objects in ``after``. Each memory of the server has ``words`` words.
     """
     held = {id(master): base for master, base in zip(before, bases, strict=True)}
     taken = [(base, base + len(master)) for master, base in zip(before, bases, strict=True)]
-    found = []
     for master in after:
-        base = held.get(id(master))
-        if base is None:
-            base = free_base(len(master), taken)
-            if base + len(master) > words:
-                raise RefusedError(f"Edit must leave a place for a unit of {len(master):,} words among the {words:,} "
-                                   f"of a server beside the {sum(map(len, before)):,} of the set that runs")
-            taken.append((base, base + len(master)))
-        found.append(base)
-    return found
+        if id(master) in held:
+            continue
+        base = held[id(master)] = free_base(len(master), taken)
+        if base + len(master) > words:
+            raise RefusedError(f"Edit must leave a place for a unit of {len(master):,} words among the {words:,} "
+                               f"of a server beside the {sum(map(len, before)):,} of the set that runs")
+        taken.append((base, base + len(master)))
+    return [held[id(master)] for master in after]
 
 
 def lists_base(plan: RelayPlan, running: RelayPlan, base: int) -> int:
-    """Place of a plan's lists beside those of the plan that runs, which begin at ``base``, and behind the buffers of
-    both; ``RefusedError`` if there is none."""
+    """Address of a plan's lists next to the lists of the running plan, which begin at ``base``, and after the buffers
+    of both; ``RefusedError`` if there is no room."""
     if plan.digest == running.digest:
         return base
     words = plan.end - plan.lists
-    found = free_base(words, [(base, base + running.end - running.lists)], first=max(plan.lists, running.lists))
-    if found + words > plan.worker.activation_words:
+    free = free_base(words, [(base, base + running.end - running.lists)], first=max(plan.lists, running.lists))
+    if free + words > plan.worker.activation_words:
         raise RefusedError(f"Edit must leave a place for {words:,} elements of lists among the "
                            f"{plan.worker.activation_words:,} of a worker's activation memory, beside buffers and "
                            f"lists of the set that runs")
-    return found
+    return free
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,7 +90,7 @@ class RelayLists:
     """Lists of a plan."""
 
     plan: RelayPlan
-    #: Words of all lists, which are written from ``base`` on.
+    #: Words of all lists, from element ``base`` on.
     words: Words
     #: First element of each list.
     places: dict[ListKey, int]
@@ -109,7 +106,7 @@ class _Compiler:
         self._product = Products(array=array, factors=factors, length=plan.microbatch)
 
     def _banked(self, name: str, width: int, first: int = 0) -> Matrix:
-        """Matrix in a buffer of a bank, from a column on."""
+        """Matrix in a buffer of a bank, from column ``first`` on."""
         return at(Place.ACTIVATIONS, self._plan.bank.places[name] + first, relative=True), self._plan.stride(width)
 
     def _again(self, key: ListKey) -> Matrix:
@@ -165,18 +162,12 @@ class _Compiler:
 
 def compile_relay(plan: RelayPlan, *, array: Array, factors: Factors = best_factors,
                   recompute: bool = True, base: int | None = None) -> RelayLists:
-    """Make the lists of a plan.
+    """Make the lists of a plan, from element ``base`` on, by default ``plan.lists``; ``factors`` gives the factors of
+    a product.
 
-    Parameters
-    ----------
-    factors : callable
-        Gives the factors of a product.
-    recompute : bool
-        Whether outputs of all layers are made again backward. Those of the last layer always are, since its loss
-        needs them; of the others a ReLU needs none, since the layer above has them as its inputs, and there gradients
-        of these are made zero where they are. So the bits are the same without.
-    base : int, optional
-        First element of the lists; by default ``plan.lists``.
+    With ``recompute`` backward computes the outputs of all layers again, otherwise only the last layer's, which its
+    loss needs. The bits are the same: the outputs of a ReLU are the inputs of the layer above, which zeros their
+    gradients.
     """
     if array.lanes != plan.worker.lanes:
         raise ValueError(f"Array must have the {plan.worker.lanes} lanes of the plan's worker, not {array.lanes}")
@@ -190,7 +181,7 @@ def compile_relay(plan: RelayPlan, *, array: Array, factors: Factors = best_fact
 
 @dataclasses.dataclass(frozen=True)
 class _Execution:
-    """A microbatch of an access to a unit: its moves before and behind, and its place in the sequence."""
+    """A microbatch of an access to a unit, and its place in the sequence."""
 
     number: int
     backward: bool
@@ -204,7 +195,7 @@ class _Execution:
 
 
 def entry_of(number: int) -> int:
-    """Entry of a unit in the server's table of counts; one that there is not for units that it has no room for."""
+    """Entry of a unit in the server's table of counts; beyond the table for units that it has no room for."""
     return int(min(number, ENTRIES))
 
 
@@ -224,26 +215,25 @@ class _Builder:
         return Region("activations", self._plan.bank.places[name] + place % 2 * self._plan.distance, words)
 
     def _moves(self, one: _Execution, *, back: bool) -> list[tuple[Region, Region]]:
-        """Moves of what an execution needs from far memory, or has made for it: regions near and far."""
+        """Near and far regions of the moves of an execution: inputs from far memory (``back``), or outputs to it."""
         plan, unit = self._plan, self._plan.units[one.number]
         layer, top = unit.layer, unit.layer == plan.last
-        names: list[tuple[str, str, int]] = []
-        made: list[tuple[str, str, int]] = []
+        read, made = [("x", "x", layer)], []
         if not one.backward:
-            names.append(("x", "x", layer))
             made.append(("loss", "loss", 0) if top else ("y", "x", layer + 1))
-        else:
-            names += [("x", "x", layer), *([] if top else [("upstream", "upstream", layer)])]
-            made += [("below", "upstream", layer - 1)] if layer > 1 else []
+        elif layer > 1:
+            made.append(("below", "upstream", layer - 1))
+        if one.backward and not top:
+            read.append(("upstream", "upstream", layer))
         if top:
-            names.append(("labels", "labels", 0))
+            read.append(("labels", "labels", 0))
         if unit.first:
-            names += made  # what the parts before have made
+            read += made  # outputs of the parts before
         found = []
-        for near, far, number in names if back else made:
+        for near, far, number in read if back else made:
             place = plan.far(far, one.microbatch, number)
             words = place.length
-            if far == "upstream":  # places of the largest
+            if far == "upstream":  # its place has room for the widest layer
                 words = plan.size(plan.widths[number])
                 place = dataclasses.replace(place, length=words)
             found.append((self._near(near, words, one.place), place))
@@ -262,14 +252,13 @@ class _Builder:
                       self._plan.units[number].words)
 
     def _fetched(self, access: int) -> bool:
-        """Whether an access finds its unit in no window."""
+        """Whether the unit of an access is in no window before it."""
         number, backward = self._accesses[access]
-        window, others = self._plan.windows[backward][number], self._accesses[:access]
-        held = next((one for one, way in reversed(others) if self._plan.windows[way][one] == window), None)
-        return held != number
+        window, earlier = self._plan.windows[backward][number], reversed(self._accesses[:access])
+        return next((one for one, way in earlier if self._plan.windows[way][one] == window), None) != number
 
     def _fetch(self, access: int) -> None:
-        """FETCH for an access, if there is one that needs it."""
+        """FETCH for an access, if there is such an access and it needs one."""
         if access >= len(self._accesses) or not self._fetched(access):
             return
         number, backward = self._accesses[access]
@@ -333,7 +322,7 @@ class _Builder:
         return self._program.compile()
 
     def _depends(self, following: _Execution, one: _Execution) -> bool:
-        """Whether an execution needs what the one before has made."""
+        """Whether an execution reads outputs of the one before."""
         return any(far.meets(made) for _, far in self._moves(following, back=True)
                    for _, made in self._moves(one, back=False))
 
@@ -343,8 +332,8 @@ def relay_program(lists: RelayLists, *, lengths: Sequence[Sequence[int]], depth:
     """The program of a set on all workers and the server, which has the last rank, in queues with room for ``depth``
     commands.
 
-    Lengths are the examples of each microbatch of each worker, 1 to the plan's. Bases are the places of the units on
-    the server; by default they lie one behind the other.
+    ``lengths`` are the examples of each microbatch of each worker, 1 to the plan's, and ``bases`` the addresses of
+    the units on the server, by default one after the other.
     """
     plan = lists.plan
     bases = first_bases([unit.length for unit in plan.units]) if bases is None else bases

@@ -1,16 +1,15 @@
-"""Runs of a relay on nodes: the same sets as those of golden ones, on a ring of workers and a server.
+"""Runs of layer streaming on a ring of workers and a server, compared with golden nodes.
 
-Golden workers that have all layers go along, so what nodes make is compared set by set: the loss, and before an edit
-and at the end the server's weights and state. The assessor reads the server's own counts, which are compared as well.
+Golden workers that have all layers do the same sets. Compared are the loss and the server's counts of each set, and
+the server's weights and state before an edit and after each block. The assessor reads the server's own counts.
 
 Nodes with two banks of programs are given lists, programs, new units and settings of the next set while a set runs,
-and an EDIT, which all of them must have acknowledged before the next set begins. Units keep their places on the
+and an EDIT, which all of them must have acknowledged before the next set begins. Units keep their addresses on the
 server (:mod:`host.features.streaming.lists`). On nodes with one bank an edit takes effect between two sets: the host
 gives workers and server programs of the new structure, and the server the weights and state of all units.
 
-Checkpoints are files with a :class:`NodeRun` and all of its nodes. They are made between two sets, and restored into
-another relay that computes the same bits: with links and far memories of another pace, and with whatever an earlier
-run has left in banks and places.
+Checkpoints are files with a :class:`NodeRun` and all of its nodes, made between two sets. They can be restored into
+other nodes that compute the same bits, with other speeds of links and far memories, and any contents of banks.
 """
 
 import contextlib
@@ -40,7 +39,6 @@ from host.driver.device import Device
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.features.compute.instructions import Array, best_factors
-from host.features.programs.program import ProgramError
 from host.features.streaming.edits import Edit, RefusedError, Structure
 from host.features.streaming.lists import RelayLists, compile_relay, lists_base, next_bases
 from host.features.streaming.plan import Worker, check_server
@@ -73,27 +71,10 @@ from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
 
 __all__ = ["LATENCY", "NodeRun", "RelayKeeper", "RelayNodes", "check_structure", "open_relay", "relay_nodes",
-           "server_node", "worker_node", "worker_of"]
+           "worker_of"]
 
 
 Bits = npt.NDArray[np.uint32]
-
-
-def worker_node(*, window: int, activation_words: int, far_words: int, depth: int, windows: int = 2) -> NodeConfig:
-    """A worker of four by four units with windows of ``window`` elements, and as many accumulators."""
-    words = windows * window
-    return NodeConfig(
-        role=WorkerRole(broadcast_formats=True), memories=Memories(gradient=words, weight=words, state=32, planes=0),
-        masking=False, sparsify=False, programs=Programs(depth=depth, banks=2, move_queue=True),
-        compute=Compute(rows=4, activations=activation_words, far=far_words), features=(SettableVersion(),))
-
-
-def server_node(*, words: int, planes: int, depth: int) -> ServerConfig:
-    """A server of ``words`` weights with ``planes`` words of state for each, which updates a row per cycle."""
-    return ServerConfig(
-        role=Server(broadcast_formats=True), optimizer=NodeOptimizer(lanes=4),
-        memories=ServerMemories(gradient=64, weight=words, state=words, planes=planes, far=(1 + planes) * words),
-        programs=Programs(depth=depth, banks=2, move_queue=True), features=(SettableVersion(),))
 
 
 def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
@@ -104,7 +85,7 @@ def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Next:
-    """Outcome of edits: the number of the last one, structure and program, and the units that the server lacks."""
+    """Result of edits: the number of the last one, structure and program, and the units that the server lacks."""
 
     number: int
     structure: Structure
@@ -113,8 +94,8 @@ class _Next:
 
 
 def check_structure(structure: Structure, worker: NodeConfig, server: ServerConfig, *, planes: int) -> None:
-    """Check that nodes can have a structure, with so many state planes; ``ValueError`` if they lack its formats, or
-    the server has no room for its units."""
+    """Raise ``ValueError`` if nodes lack the formats of a structure, or the server has no room for its units with
+    ``planes`` state planes."""
     formats, units = set(structure.formats) - {RAW}, len(structure.plan.units)
     if formats and not (worker.role.broadcast_formats and server.role.broadcast_formats):
         raise ValueError(f"Format of layers on nodes without broadcast_formats must be {RAW}, not "
@@ -125,8 +106,8 @@ def check_structure(structure: Structure, worker: NodeConfig, server: ServerConf
 
 
 class NodeRun(RelayRun):
-    """Run of a relay on nodes, connected workers and as the last one their server, and on golden ones beside them,
-    which have all layers; traces are read if it is ``traced``. See :class:`~host.features.streaming.run.RelayRun`."""
+    """Run of layer streaming on connected nodes, the last one the server, next to golden nodes with all layers;
+    traces are read if it is ``traced``. See :class:`~host.features.streaming.run.RelayRun`."""
 
     #: Outcome of the latest set.
     outcome: SetOutcome
@@ -141,12 +122,12 @@ class NodeRun(RelayRun):
         #: The nodes, from the first set on.
         self.relay: RelayRing | None = None
         self._running: Structure | None = None
-        self._next: _Next | None = None  # what the pending edits lead to
+        self._next: _Next | None = None  # result of the pending edits
         self._staged = False  # nodes have acknowledged it
-        self._found: tuple[Mapping[int, Counts], Mapping[int, Counts]] | None = None
-        #: Whether nodes have had the golden bits and counts until now.
+        self._node_counts: tuple[Mapping[int, Counts], Mapping[int, Counts]] | None = None
+        #: Whether nodes have had the golden bits and counts so far.
         self.same = True
-        #: Cycles of each set that was traced; of a run that was resumed, of those since.
+        #: Cycles of each traced set since the run began or was resumed.
         self.times: list[SetTimes] = []
 
     def _compiled(self, structure: Structure, base: int | None = None) -> RelayLists:
@@ -158,20 +139,18 @@ class NodeRun(RelayRun):
             rows=worker.compute.rows, lanes=worker.lanes, operands=worker.compute.operands))
 
     def _on_nodes(self, structure: Structure) -> RelayRing:
-        """Nodes with the lists of a structure; the server's weights and state are those of the golden one, with which
-        they were compared if it has run before."""
+        """Nodes with the lists of a structure, and a server with the golden weights and state."""
         if self.relay is not None and self._running is not None and (
                 self._banked or self._running.plan.digest == structure.plan.digest):
             return self.relay
-        lists = self._compiled(structure)
-        self.relay = RelayRing(self._nodes, lists)
+        self.relay = RelayRing(self._nodes, self._compiled(structure))
         self.relay.serve(self.server.masters, self.server.state)
         return self.relay
 
     # Edits.
 
     def _send(self, edit: Edit) -> None:
-        """Send an edit, unless nodes with two banks have no room for what it leads to beside the running set."""
+        """Send an edit; ``RefusedError`` if nodes with two banks have no room for both programs."""
         if self._banked and self.relay is not None:
             following = self._following(self.relay, [*self._pending, edit])
             super()._send(edit)
@@ -179,8 +158,8 @@ class NodeRun(RelayRun):
         else:
             super()._send(edit)
 
-    def _following(self, relay: RelayRing, edits: Sequence[Edit]) -> "_Next":
-        """Find what edits lead to."""
+    def _following(self, relay: RelayRing, edits: Sequence[Edit]) -> _Next:
+        """Result of edits."""
         server, structure = copy.copy(self.server), self._structure
         for edit in edits:
             structure = edit_server(server, structure, edit)
@@ -188,37 +167,36 @@ class NodeRun(RelayRun):
         bases = next_bases(self.server.masters, relay.bases, server.masters,
                            words=min(config.memories.weight, config.memories.state))
         try:
-            lists = self._compiled(structure, lists_base(structure.plan, relay.lists.plan, relay.lists.base))
-            program = relay.prepare(lists, bases)
-        except (ValueError, ProgramError) as error:
+            program = relay.prepare(self._compiled(structure, lists_base(
+                structure.plan, relay.lists.plan, relay.lists.base)), bases)
+        except ValueError as error:
             raise RefusedError(str(error)) from error
         units = [(base, master, planes) for base, master, planes in zip(
             bases, server.masters, server.state, strict=True) if base not in relay.bases]
         return _Next(number=edits[-1].number, structure=structure, program=program, units=units)
 
     def _steps(self, relay: RelayRing, number: int) -> Iterator[None]:
-        """Steps by which nodes get what the pending edits lead to, from a set on."""
+        """Steps that give nodes the result of the pending edits, from a set on."""
         following = self._next
         if following is None or self._staged:
             return
         structure = following.structure
-        examples = structure.count * structure.microbatch * self._workers
         yield from relay.stage(following.program, number=following.number, units=following.units,
-                               settings=self._optimizer.settings(number + 1, gradient_scale=1 / examples,
-                                                                 learning_rate=structure.rate))
+                               settings=self._optimizer.settings(
+                                   number + 1, learning_rate=structure.rate,
+                                   gradient_scale=1 / (structure.count * structure.microbatch * self._workers)))
         self._staged = True
 
     # Checkpoints.
 
     def state(self) -> dict[str, Any]:
-        """State that the rest of the run depends on; the nodes' share is in :meth:`live`. ``ValueError`` if the run
-        has done no set."""
+        """State that the rest of the run depends on, other than the nodes' share (:meth:`live`). ``ValueError`` if
+        the run has done no set."""
         return {**super().state(), "relay": self._begun.state(), "staged": self._staged and bool(self._pending),
                 "same": self.same}
 
     def live(self) -> list[dict[str, list[tuple[int, int]]]]:
-        """Windows of each node that the rest of the run depends on; see
-        :meth:`host.features.streaming.ring.RelayRing.live`."""
+        """Windows of each node that the rest of the run depends on; see :meth:`RelayRing.live`."""
         return self._begun.live(self._optimizer.planes)
 
     @property
@@ -231,8 +209,8 @@ class NodeRun(RelayRun):
         """Continue from a state, on nodes to which the frame of :meth:`live` was restored."""
         super().resume(state)
         self.same = state["same"]
-        lists = self._compiled(self._structure, state["relay"]["lists"])
-        self.relay = RelayRing(self._nodes, lists, state=state["relay"])
+        self.relay = RelayRing(self._nodes, self._compiled(self._structure, state["relay"]["lists"]),
+                               state=state["relay"])
         self._running = self._structure
         self._next, self._staged = None, state["staged"]
         if self._banked and self._pending:
@@ -241,10 +219,10 @@ class NodeRun(RelayRun):
                 self.relay.follow(self._next.program)
 
     def prepare(self, number: int) -> None:
-        """Prepare the next set; what nodes have is compared before an edit."""
+        """Prepare the next set; nodes are compared before an edit."""
         if self._pending:
             self.compare()
-            if self.relay is not None:  # an edit that came behind the latest set
+            if self.relay is not None:  # an edit that came after the latest set
                 for _ in self._steps(self.relay, number):
                     pass
                 self.relay.turn()
@@ -261,46 +239,39 @@ class NodeRun(RelayRun):
         relay = self._on_nodes(structure)
         self._running = structure
         self._nodes.settings.write(settings)
-        outcome = relay.run_set(shares, traced=self._traced, meanwhile=self._meanwhile(relay))
+        outcome = relay.run_set(shares, traced=self._traced, meanwhile=self._steps(
+            relay, len(self.reports) + 1) if self._banked else iter(()))
         loss = resident_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)
         self.same &= int(total_loss([[one[np.newaxis] for one in mine] for mine in outcome.losses])[0]) == loss
         if self._nodes.devices[-1].config.role.broadcast_formats:
-            self._found = relay.counts()
-            wanted = super()._counts  # of units that there were before an edit, too
+            self._node_counts = relay.counts()
+            wanted = super()._counts  # also of units from before an edit
             self.same &= all(mine[number] == golden[number] for number in range(len(self.server.units))
-                             for mine, golden in zip(self._found, wanted, strict=True))
+                             for mine, golden in zip(self._node_counts, wanted, strict=True))
         if self._traced:
             self.times.append(set_times(outcome))
         self.outcome = outcome
         return loss
 
-    def _meanwhile(self, relay: RelayRing) -> Iterator[None] | None:
-        return self._steps(relay, len(self.reports) + 1) if self._banked else None
-
     @property
     def _counts(self) -> tuple[Mapping[int, Counts], Mapping[int, Counts]]:
-        return super()._counts if self._found is None else self._found
+        return super()._counts if self._node_counts is None else self._node_counts
 
     @property
     def _moved(self) -> int:
-        """Words per parameter that the server's far memory moves in PUSH."""
+        """Words that the server's far memory moves in PUSH for each parameter."""
         return 2 * (1 + self._optimizer.planes)
 
     def costs(self, times: SetTimes, *, rate: Fraction) -> list[Costs]:
-        """Measured executions of all units, and cycles of FETCH and PUSH by the formula that microbatches are chosen
-        by.
-
-        Times are those of a set of the present units; the server's far memory moves ``rate`` words per cycle.
-        """
+        """Measured executions of all units in ``times``, of a set of the present units, and cycles of FETCH and PUSH
+        by the formula that chooses microbatches; the server's far memory moves ``rate`` words per cycle."""
         return times.costs([link_cycles(unit.words, workers=self._workers, state_words=self._moved, rate=rate,
                                         words_per_parameter=words_per_parameter(unit)) for unit in self.server.units])
 
     def timeline(self, number: int, *, rate: Fraction, far: Far) -> tuple[Run, list[Costs]]:
-        """Timeline of a set that was traced, and costs of its units: measured executions, modelled packets and moves.
-
-        The server's far memory moves ``rate`` words per cycle, and ``far`` is the pace of the workers' far memories.
-        """
+        """Timeline of a traced set, and costs of its units: measured executions, modelled packets and moves. The
+        server's far memory moves ``rate`` words per cycle; ``far`` is the pace of the workers' far memories."""
         report, times = self.reports[number], self.times[number - len(self.reports)]
         costs = times.costs([packet_cycles(unit, workers=self._workers, state_words=self._moved, rate=rate,
                                            zeros=report.pushed[unit.layer].zero_part, lanes=far.lanes)
@@ -308,26 +279,25 @@ class NodeRun(RelayRun):
         return program_run(times.program, costs, far), costs
 
     def compare(self) -> bool:
-        """Compare the server's weights and state with the golden ones."""
+        """Compare the server's weights and state with the golden ones; whether all has been the same so far."""
         if self.relay is not None:
             weights, state = self.relay.served(self._optimizer.planes)
-            self.same &= all(np.array_equal(mine, golden) for mine, golden in zip(
-                weights, self.server.masters, strict=True))
-            self.same &= all(np.array_equal(mine, golden) for plane, found in enumerate(state)
-                             for mine, golden in zip(found, (one[plane] for one in self.server.state), strict=True))
+            golden = self.server.masters, *zip(*self.server.state, strict=True)
+            self.same &= all(np.array_equal(*pair) for vectors in zip([weights, *state], golden, strict=True)
+                             for pair in zip(*vectors, strict=True))
         return self.same
 
 
 #: Elements that server memories are made of, so that similar models share a library.
 _STEP = 1 << 14
-#: Commands of a program, and elements of a worker's memories.
-_DEPTH, _ACTIVATIONS, _FAR = 1024, 8192, 1 << 17
+#: Elements of a worker's memories.
+_ACTIVATIONS, _FAR = 8192, 1 << 17
 #: Cycles from a request to a far memory to its answer.
 LATENCY = 16
 
 
 class RelayNodes(NamedTuple):
-    """Configurations of a relay's nodes."""
+    """Configurations of nodes."""
 
     worker: NodeConfig
     server: ServerConfig
@@ -336,11 +306,20 @@ class RelayNodes(NamedTuple):
 
 
 def relay_nodes(*, words: int, planes: int, window: int = 4160, windows: int = 2) -> RelayNodes:
-    """Nodes for a model whose units have so many words, weights and biases, with state planes of the optimizer;
-    ``windows`` of ``window`` elements on a worker, and as many accumulators."""
-    worker = worker_node(window=window, activation_words=_ACTIVATIONS, far_words=_FAR, depth=_DEPTH,
-                                  windows=windows)
-    server = server_node(words=-(-words // _STEP) * _STEP, planes=planes, depth=_DEPTH)
+    """Nodes for a model with ``words`` weights and biases in all units, and ``planes`` state planes.
+
+    A worker has four by four units, ``windows`` of ``window`` elements, and as many accumulators. The server updates
+    a row per cycle.
+    """
+    served, common = -(-words // _STEP) * _STEP, {
+        "programs": Programs(depth=1024, banks=2, move_queue=True), "features": (SettableVersion(),)}
+    worker = NodeConfig(
+        role=WorkerRole(broadcast_formats=True), masking=False, sparsify=False,
+        memories=Memories(gradient=windows * window, weight=windows * window, state=32, planes=0),
+        compute=Compute(rows=4, activations=_ACTIVATIONS, far=_FAR), **common)
+    server = ServerConfig(
+        role=Server(broadcast_formats=True), optimizer=NodeOptimizer(lanes=4), memories=ServerMemories(
+            gradient=64, weight=served, state=served, planes=planes, far=(1 + planes) * served), **common)
     return RelayNodes(worker, server, worker_of(worker, windows=windows))
 
 
@@ -348,8 +327,7 @@ def relay_nodes(*, words: int, planes: int, window: int = 4160, windows: int = 2
 def open_relay(nodes: RelayNodes, *, workers: int, rate: Fraction = Fraction(4), worker_rate: Fraction = Fraction(1),
                threads: int = 1,
                arithmetic: Arithmetic = Arithmetic.GATEWARE) -> Iterator[tuple[Ring, VerilatedRing]]:
-    """Open a ring of ``workers`` and their server, whose far memory gives ``rate`` words per cycle and theirs
-    ``worker_rate``."""
+    """Open a ring of workers and their server; far memories give ``worker_rate`` and ``rate`` words per cycle."""
     configs = [nodes.worker] * workers + [nodes.server]
     with open_ring(configs, threads=threads, arithmetic=arithmetic) as opened:
         simulation = opened.simulation
@@ -365,8 +343,7 @@ def open_relay(nodes: RelayNodes, *, workers: int, rate: Fraction = Fraction(4),
 
 @dataclasses.dataclass
 class RelayKeeper(Keeper):
-    """The place of checkpoints of nodes, and the sets after which they are written; one also when a run is
-    interrupted."""
+    """Checkpoints of nodes, after some sets and when a run is interrupted."""
 
     _latest: tuple[dict[str, Any], DeviceFrame] | None = None
 
@@ -378,7 +355,7 @@ class RelayKeeper(Keeper):
             self.write()
 
     def write(self) -> None:
-        """Write the file with the state after the latest set, unless it has that state, or no set has ended."""
+        """Write the file with the state after the latest set, unless it has it, or no set has ended."""
         if self._latest is not None:
             content, frame = self._latest
             self.save(content, len(content["rows"]), device=frame)

@@ -1,10 +1,10 @@
-"""Plan of a relay: what fits on workers and their server, and where it lies.
+"""Plan of layer streaming: the memories of workers and their server.
 
-A worker's weight memory is two windows, and its gradient memory two accumulators; or as many as units, and then the
-whole model stays on the worker, with the same sums. A layer larger than these is cut by its outputs into equal parts
-of whole memory rows, but for the last, whose loss needs all outputs at once. In the activation memory are two banks
-of buffers, so that a microbatch is moved while another one is computed with; one buffer of outputs that are made
-again; and behind them the lists. Buffers that are not used at the same time share places
+A worker has two windows in its weight memory and two accumulators in its gradient memory; or one for each unit, and
+then the whole model stays on the worker, with the same sums. A layer larger than a window is cut by its outputs into
+equal parts of whole memory rows, except for the last layer: its loss needs all outputs at once. The activation memory
+has two banks of buffers, so that one microbatch is moved while another is computed; one buffer of outputs that are
+computed again; and then the lists. Buffers that are not used at the same time share addresses
 (:mod:`host.features.compute.memory.plan`). Inputs of all layers, upstream gradients, labels and losses of all
 microbatches are in the worker's far memory.
 """
@@ -14,7 +14,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from hdl.features.compute.engine import COLUMNS
 from hdl.features.compute.layer_list import INSTRUCTION_WORDS
@@ -27,16 +27,14 @@ from sim.golden.features.streaming.relay import Unit, accesses, units_of
 __all__ = ["LARGEST", "ListKey", "RelayPlan", "Worker", "check_server", "cut", "largest_microbatch",
            "make_relay_plan"]
 
-#: Most examples of a microbatch.
+#: Largest number of examples of a microbatch.
 LARGEST = 4095
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worker:
-    """Memories of a worker, in elements, and its lanes.
-
-    With more than two windows, and as many accumulators, it is *resident*: each unit has its own.
-    """
+    """Memories of a worker, in elements, and its lanes; with more than two windows, and as many accumulators, it is
+    *resident*: each unit has its own window."""
 
     lanes: int = 4
     weight_words: int
@@ -61,8 +59,8 @@ class Worker:
 
 
 def cut(widths: Sequence[int], *, window: int, lanes: int) -> list[Unit]:
-    """Units of a perceptron: layers, or equal parts of those that do not fit into a window; ``ValueError`` if a layer
-    cannot be cut into parts that fit, or nodes cannot compute it."""
+    """Units of a perceptron: layers, or equal parts of layers that do not fit into a window; ``ValueError`` if no
+    parts fit, or nodes cannot compute a layer."""
     for width in widths[:-1]:
         if width % lanes:
             raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of workers, "
@@ -89,7 +87,7 @@ def cut(widths: Sequence[int], *, window: int, lanes: int) -> list[Unit]:
 
 
 def _part(layer: Unit, parts: int, lanes: int) -> int:
-    """Outputs of each of so many parts of a layer."""
+    """Outputs of each part of a layer, but for the last part."""
     return layer.outputs if parts == 1 else up(-(-layer.outputs // parts), lanes)
 
 
@@ -103,22 +101,20 @@ def check_server(units: Sequence[Unit], *, planes: int, far_words: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ListKey:
-    """Properties by which lists differ; units with the same ones share a list."""
+    """Properties by which lists differ; units with the same properties share a list."""
 
     backward: bool
     #: Window of the weights, and accumulator of the gradients.
     window: int
-    #: Those of the unit, and outputs of the whole layer.
+    #: Fields of the unit, and outputs of the whole layer.
     inputs: int
     outputs: int
     first: int
     width: int
-
     #: Whether it is backward of the first layer, or of the last layer.
     bottom: bool
     top: bool
-
-    #: Backward, whether gradients go on from those of an earlier microbatch.
+    #: Backward, whether gradients are added to the sums of an earlier microbatch.
     follows: bool = False
 
     @property
@@ -130,13 +126,12 @@ class ListKey:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelayPlan:
-    """Places of a relay's worker."""
+    """Addresses in the memories of a worker."""
 
     units: tuple[Unit, ...]
     #: Examples of a microbatch, and microbatches of a set.
     microbatch: int
     count: int
-
     worker: Worker
 
     # On the chip.
@@ -144,10 +139,8 @@ class RelayPlan:
     @functools.cached_property
     def widths(self) -> dict[int, int]:
         """Outputs of each layer, and as layer 0 the inputs."""
-        found = {0: self.units[0].inputs}
-        for unit in self.units:
-            found[unit.layer] = found.get(unit.layer, 0) + unit.outputs
-        return found
+        return {0: self.units[0].inputs, **{layer: sum(unit.outputs for unit in units) for layer, units in
+                                            itertools.groupby(self.units, lambda unit: unit.layer)}}
 
     @property
     def last(self) -> int:
@@ -164,7 +157,7 @@ class RelayPlan:
 
     @functools.cached_property
     def profile(self) -> Profile:
-        """Buffers of a bank, and which of them each kind of execution uses."""
+        """Buffers of a bank, and those of each kind of execution."""
         inner = [self.size(self.widths[layer]) for layer in range(1, self.last)] or [GROUP]
         words = {"x": max(self.size(self.widths[layer]) for layer in range(self.last)), "y": max(inner),
                  "upstream": max(inner), "below": max(inner), "gradient": self.size(self.widths[self.last]),
@@ -175,7 +168,7 @@ class RelayPlan:
 
     @functools.cached_property
     def bank(self) -> Plan:
-        """Places in a bank."""
+        """Addresses in a bank."""
         return make_plan(self.profile)
 
     @property
@@ -185,7 +178,7 @@ class RelayPlan:
 
     @property
     def again(self) -> Region:
-        """Outputs that are made again."""
+        """Outputs that are computed again."""
         return Region("activations", 2 * self.distance, max(self.size(unit.outputs) for unit in self.units))
 
     @property
@@ -201,17 +194,16 @@ class RelayPlan:
     @functools.cached_property
     def windows(self) -> tuple[list[int], list[int]]:
         """Window of each unit, forward and backward, by its number."""
+        sides = list(range(len(self.units))), list(range(len(self.units)))
         if self.worker.resident:
-            return list(range(len(self.units))), list(range(len(self.units)))
-        held: list[int | None] = [None, None]
-        last, found = 1, ([0] * len(self.units), [0] * len(self.units))
-        for side, order in zip(found, accesses(self.units), strict=True):
+            return sides
+        held, window = None, 1
+        for side, order in zip(sides, accesses(self.units), strict=True):
             for number in order:
-                if held[last] != number:
-                    last = 1 - last
-                    held[last] = number
-                side[number] = last
-        return found
+                if held != number:
+                    held, window = number, 1 - window
+                side[number] = window
+        return sides
 
     def key(self, number: int, *, backward: bool, follows: bool = False) -> ListKey:
         """Key of a unit's list."""
@@ -234,14 +226,14 @@ class RelayPlan:
 
     @property
     def peak(self) -> int:
-        """Words on the chip: windows, accumulators, and buffers of activations, without lists."""
+        """Words on the chip, without lists: windows, accumulators, and buffers of activations."""
         return 2 * self.worker.windows * self.window + self.lists
 
     # In far memory.
 
     @functools.cached_property
     def _far(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Base and words of a microbatch of everything in far memory, by name and layer."""
+        """Base, and words of a microbatch, of each array in far memory, by name and layer."""
         words = {("x", layer + 1): self.size(self.widths[layer]) for layer in range(self.last)}
         if self.last > 1:
             most = max(self.size(self.widths[layer]) for layer in range(1, self.last))
@@ -252,7 +244,7 @@ class RelayPlan:
 
     @property
     def _upstreams(self) -> int:
-        """Places of upstream gradients: two where parts of a layer read them again while those below are made."""
+        """Arrays of upstream gradients: two where parts of a layer read one again while the one below is written."""
         return 2 if any(unit.first for unit in self.units) else 1
 
     def far(self, name: str, microbatch: int, layer: int = 0) -> Region:
@@ -269,7 +261,7 @@ class RelayPlan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of units, microbatches and buffers, by which nodes know that they run the same program."""
+        """SHA-256 of units, microbatches and buffers, which nodes with the same program have in common."""
         text = json.dumps([[dataclasses.astuple(unit) for unit in self.units], self.microbatch, self.count,
                            self.profile.digest])
         return hashlib.sha256(text.encode()).hexdigest()
@@ -282,7 +274,7 @@ class RelayPlan:
                 f"examples; on a worker {self.peak:,} words on the chip, and {self.far_words:,} in far memory")
 
     def check(self) -> None:
-        """Raise ValueError if the worker has no room for it."""
+        """Raise ``ValueError`` if the worker has no room for it."""
         worker = self.worker
         if worker.resident and len(self.units) > worker.windows:
             raise ValueError(f"Resident units must be at most the {worker.windows} windows of a worker, not "
@@ -297,44 +289,35 @@ class RelayPlan:
                              f"{self.far_words:,}")
 
 
-def _fitting(units: Sequence[Unit], worker: Worker, count: int, most: int) -> Iterator[int]:
-    """Sizes of a microbatch that fit, from the largest on."""
-    for microbatch in range(min(most, LARGEST), 0, -1):
-        plan = RelayPlan(units=tuple(units), microbatch=microbatch, count=count, worker=worker)
-        try:
-            plan.check()
-        except ValueError:
-            continue
-        yield microbatch
-
-
 def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1, most: int = LARGEST) -> int:
-    """Most examples of a microbatch on a worker, of ``most`` that there are; ``ValueError`` if not even one fits.
-
-    The far memory has the inputs of all layers of all ``count`` microbatches of a set.
-    """
-    # Buffers grow with the microbatch by at least a memory row each, so that what is larger than this cannot fit.
-    bound = worker.activation_words // max(1, min(unit.inputs for unit in units)) + 1
-    found = next(_fitting(units, worker, count, min(most, bound)), None)
-    if found is None:
-        RelayPlan(units=tuple(units), microbatch=1, count=count, worker=worker).check()
+    """Most examples, up to ``most``, of a microbatch on a worker that has the inputs of all layers of ``count``
+    microbatches in far memory; ``ValueError`` if not even one fits."""
+    if most < 1:
         raise ValueError(f"Examples must be 1 or more, not {most!r}")
-    return found
+    # Buffers grow with the microbatch by at least a memory row each, so that no larger microbatch fits.
+    bound = worker.activation_words // max(1, min(unit.inputs for unit in units)) + 1
+    for microbatch in range(min(most, bound, LARGEST), 0, -1):
+        try:
+            RelayPlan(units=tuple(units), microbatch=microbatch, count=count, worker=worker).check()
+        except ValueError:
+            if microbatch == 1:
+                raise
+        else:
+            break
+    return microbatch
 
 
 def make_relay_plan(widths: Sequence[int], *, worker: Worker, count: int, microbatch: int | None = None,
                     most: int = LARGEST) -> RelayPlan:
-    """Plan of a perceptron of given widths, inputs and outputs included, for sets of ``count`` microbatches;
-    ``ValueError`` if the worker has no room for it.
-
-    A microbatch has by default the most examples that fit, of ``most`` that there are.
-    """
+    """Plan of a perceptron of given widths, inputs and outputs included, for sets of ``count`` microbatches, by
+    default of as many examples as fit, at most ``most``; ``ValueError`` if the worker has no room for it."""
     if count < 1:
         raise ValueError(f"Microbatches must be 1 or more, not {count!r}")
     if microbatch is not None and not 1 <= microbatch <= LARGEST:
         raise ValueError(f"Microbatch must be of 1 to {LARGEST:,} examples, not {microbatch!r}")
     units = cut(widths, window=worker.window, lanes=worker.lanes)
-    chosen = largest_microbatch(units, worker=worker, count=count, most=most) if microbatch is None else microbatch
-    plan = RelayPlan(units=tuple(units), microbatch=chosen, count=count, worker=worker)
+    if microbatch is None:
+        microbatch = largest_microbatch(units, worker=worker, count=count, most=most)
+    plan = RelayPlan(units=tuple(units), microbatch=microbatch, count=count, worker=worker)
     plan.check()
     return plan

@@ -1,9 +1,8 @@
-"""A relay on nodes: sets of a compiled plan on a ring of workers and, with the last rank, their server.
+"""Layer streaming on nodes: sets of a compiled plan on a ring of workers and, with the last rank, their server.
 
-Workers run a program of three queues. The server runs that of the queue that communicates alone, whose commands wait
-for nothing but each other: a FETCH or a PUSH begins when all nodes have come to it. Inputs and labels go into the
-workers' far memories through the first bank of buffers, by a MOVE_OUT for each microbatch, and losses come back the
-same way.
+Workers run a program of three queues. The server runs only the queue that communicates, with commands that wait only
+for each other: a FETCH or a PUSH begins when all nodes have come to it. Inputs and labels are brought to the workers'
+far memories through the first bank of buffers, by a MOVE_OUT for each microbatch, and losses return the same way.
 """
 
 import dataclasses
@@ -40,19 +39,17 @@ Share = tuple[npt.NDArray[np.float32], npt.NDArray[np.integer]]
 
 def node_programs(program: CompiledProgram, nodes: int) -> list[list[list[Command]]]:
     """Commands of each queue of each node, the server's last."""
-    mine = [program.commands(rank, nodes) for rank in range(nodes)]
-    served = [dataclasses.replace(one, after_0=0, lag_0=0, after_1=0, lag_1=0)
-              for one in mine[-1][Queue.COMMUNICATE]]
-    empty: list[Command] = []
-    return [*mine[:-1], [served if queue == Queue.COMMUNICATE else empty for queue in range(len(mine[-1]))]]
+    *workers, server = (program.commands(rank, nodes) for rank in range(nodes))
+    served = [dataclasses.replace(one, after_0=0, lag_0=0, after_1=0, lag_1=0) for one in server[Queue.COMMUNICATE]]
+    return [*workers, [served if queue == Queue.COMMUNICATE else [] for queue in range(len(server))]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetProgram:
-    """Program of a set, and where it finds lists and units."""
+    """Program of a set, with its lists and units."""
 
     lists: RelayLists
-    #: Places of the units on the server.
+    #: Addresses of the units on the server.
     bases: Sequence[int]
     #: Examples of each microbatch of each worker.
     lengths: Lengths
@@ -65,30 +62,29 @@ class SetOutcome:
 
     #: Loss of each worker (rows) in each microbatch, summed over its examples, as bits.
     losses: Bits
-    #: Starts and ends of the commands of the first worker; empty unless they were asked for.
+    #: Starts and ends of the commands of the first worker, if the set was traced.
     records: list[TraceRecord]
-    #: Its commands have their places as tags.
+    #: Tags are places in this program.
     program: CompiledProgram
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges of elements, of which neighbours and equal ones are one."""
-    found: list[tuple[int, int]] = []
+    """Ranges of elements, first and count, with neighbours and overlapping ones as one."""
+    joined: list[tuple[int, int]] = []
     for base, count in sorted(spans):
-        if found and base <= sum(found[-1]):
-            begun = found[-1][0]
-            found[-1] = begun, max(sum(found[-1]), base + count) - begun
+        if joined and base <= sum(joined[-1]):
+            begun = joined[-1][0]
+            joined[-1] = begun, max(sum(joined[-1]), base + count) - begun
         else:
-            found.append((base, count))
-    return found
+            joined.append((base, count))
+    return joined
 
 
 class RelayRing:
-    """Workers of a plan and, as the last node, their server, connected, that train a model layer by layer;
+    """Connected workers of a plan and, as the last node, their server, that train a model layer by layer;
     ``ValueError`` if the last node is no server, or another one is not a worker.
 
-    They go on from a result of :meth:`state` on other nodes, if there is one, of which these have been given the
-    contents.
+    With a ``state`` of other nodes, the contents of which these have been given, they continue from it.
     """
 
     def __init__(self, ring: Ring, lists: RelayLists, *, state: Mapping[str, Any] | None = None):
@@ -98,17 +94,15 @@ class RelayRing:
         #: Lists of the workers.
         self.lists = lists
         self._ring, self._plan = ring, lists.plan
-        self._workers = ring.devices[:-1]
-        self._server = ring.devices[-1]
-        #: Places of the units on the server.
+        *self._workers, self._server = ring.devices
+        #: Addresses of the units on the server.
         self.bases: Sequence[int] = first_bases([unit.length for unit in self._plan.units])
         self._lengths: Lengths | None = None
         self._program: CompiledProgram
         self._sets = 0
         self._following: SetProgram | None = None
         self._earlier: int | None = None
-        #: Of each edit, its set, and NODE_TIME of the first worker before it was sent and behind its
-        #: acknowledgements.
+        #: The set of each edit, and NODE_TIME of the first worker before the edit and after its acknowledgements.
         self.edited: list[tuple[int, int, int]] = []
         if state is None:
             self._write_lists(lists)
@@ -117,12 +111,12 @@ class RelayRing:
         self._program = self.prepare(lists, self.bases, self._lengths).compiled
 
     def state(self) -> dict[str, Any]:
-        """Places of lists and units, examples of microbatches, and the number of sets."""
+        """Addresses of lists and units, examples of microbatches, and the number of sets."""
         return {"lists": self.lists.base, "bases": list(self.bases), "lengths": self._lengths, "sets": self._sets}
 
     def live(self, planes: int) -> list[dict[str, list[tuple[int, int]]]]:
-        """Windows of each node that the next set reads before it writes them: lists of workers, and of the server
-        weights, so many planes of state, and counts of the latest set; with what was staged for the next one."""
+        """Windows of each node that the next set reads before it writes them, of the present program and the staged
+        one: lists of workers; and the server's weights, planes of state, and counts of the latest set."""
         both = [(self.lists, self.bases)]
         if self._following is not None:
             both.append((self._following.lists, self._following.bases))
@@ -134,13 +128,13 @@ class RelayRing:
             served["counts"] = [(0, 4 * len(self._plan.units))]
         return [*({"activations": lists} for _ in self._workers), served]
 
-    def follow(self, following: "SetProgram") -> None:
-        """Go on with what was staged on other nodes, of which these have been given the contents."""
+    def follow(self, following: SetProgram) -> None:
+        """Take over a staged program from other nodes, the contents of which these have been given."""
         self._following = following
 
     def _write_lists(self, lists: RelayLists) -> None:
-        for device in self._workers:
-            device.write_memory(device.config.memory_map["activations"].number, lists.base, lists.words)
+        for rank in range(len(self._workers)):
+            self._write(rank, lists.base, lists.words)
 
     def serve(self, masters: Sequence[Bits], state: Sequence[Sequence[Bits]]) -> None:
         """Give the server weights and state planes of all units."""
@@ -156,8 +150,8 @@ class RelayRing:
         for plane, words in enumerate(planes):
             self._server.write_memory(memories[f"state_{plane}"].number, base, words)
 
-    def served(self, planes: int = 0) -> tuple[list[Bits], list[list[Bits]]]:
-        """Weights of the units, and as many state planes of them, as the server has them."""
+    def served(self, planes: int) -> tuple[list[Bits], list[list[Bits]]]:
+        """The server's weights of the units, and its state planes."""
         def of(name: str) -> list[Bits]:
             number = self._server.config.memory_map[name].number
             return [self._server.read_memory(number, base, unit.length).view(np.uint32)
@@ -166,7 +160,7 @@ class RelayRing:
         return of("weights"), [of(f"state_{plane}") for plane in range(planes)]
 
     def counts(self) -> tuple[dict[int, Counts], dict[int, Counts]]:
-        """Counts of each unit in FETCH and in PUSH, as the server has found them in the last set."""
+        """The server's counts of each unit in FETCH and in PUSH in the last set."""
         units = self._plan.units
         table = self._server.read_memory(self._server.config.memory_map["counts"].number, 0, 4 * len(units))
         rows = table.view(np.uint32).reshape(-1, 2, 2).tolist()
@@ -174,21 +168,19 @@ class RelayRing:
                              for number, (unit, row) in enumerate(zip(units, rows, strict=True))} for half in (0, 1))
         return fetched, pushed
 
-    def prepare(self, lists: RelayLists, bases: Sequence[int], lengths: Lengths | None = None) -> "SetProgram":
-        """Compile the program of a set, whose microbatches are full unless there are ``lengths``; ``ProgramError`` if
-        a queue has no room for it."""
-        plan = lists.plan
-        lengths = [[plan.microbatch] * plan.count for _ in self._workers] if lengths is None else lengths
-        depth = self._workers[0].config.programs.depth
+    def prepare(self, lists: RelayLists, bases: Sequence[int], lengths: Lengths | None = None) -> SetProgram:
+        """Compile the program of a set, with full microbatches unless there are ``lengths``; ``ProgramError`` if a
+        queue has no room for it."""
+        lengths = lengths or [[lists.plan.microbatch] * lists.plan.count for _ in self._workers]
         return SetProgram(lists=lists, bases=bases, lengths=lengths, compiled=relay_program(
-            lists, lengths=lengths, depth=depth, bases=bases))
+            lists, lengths=lengths, depth=self._workers[0].config.programs.depth, bases=bases))
 
-    def stage(self, following: "SetProgram", *, number: int, settings: Settings,
+    def stage(self, following: SetProgram, *, number: int, settings: Settings,
               units: Sequence[tuple[int, Bits, Sequence[Bits]]]) -> Iterator[None]:
-        """Give nodes with two banks all that the next set needs, step by step, while a set runs or before one, and
-        have it begin there: the last step is an EDIT, with a number, which all nodes have acknowledged when it ends.
+        """Give nodes with two banks the program and data of the next set, step by step, while a set runs or before
+        one; the last step is an EDIT, with a number, and its acknowledgements by all nodes.
 
-        Units are those that the server does not have, each with its place, weights and state.
+        ``units`` are new on the server, each with its address, weights and state.
         """
         if following.lists.base != self.lists.base:
             self._write_lists(following.lists)
@@ -207,25 +199,18 @@ class RelayRing:
         self._following = following
 
     def turn(self) -> None:
-        """Go on with what was staged, if anything was, as nodes will at the next set."""
+        """Change to the staged program, if there is one, as nodes will at the next set."""
         if self._following is not None:
             following, self._following = self._following, None
             self.lists, self._plan, self.bases = following.lists, following.lists.plan, following.bases
             self._program, self._lengths = following.compiled, following.lengths
 
-    def run_set(self, shares: Sequence[Share], *, traced: bool = False,
-                meanwhile: Iterator[None] | None = None) -> SetOutcome:
-        """Carry out a set and wait for it.
+    def run_set(self, shares: Sequence[Share], *, traced: bool, meanwhile: Iterator[None]) -> SetOutcome:
+        """Carry out a set of ``count`` microbatches, each full but for the last one, and wait for it.
 
-        Parameters
-        ----------
-        shares : sequence of (array, array)
-            Inputs and labels of each worker: ``count`` microbatches, each full but for the last one.
-        traced : bool
-            Whether to read the trace of the first worker, in parts while the set runs: a node keeps 256 records.
-        meanwhile : iterator, optional
-            Steps of :meth:`stage` for the next set. They are taken one by one, with an event each, once all nodes
-            have latched the settings of this set; what is left of them, behind it.
+        A ``traced`` set reads the trace of the first worker, in parts while it runs: a node keeps 256 records. The
+        steps of :meth:`stage` for the next set are taken ``meanwhile``: one for each event after all nodes have
+        latched the settings of this set, and the rest after it.
         """
         self.turn()
         plan = self._plan
@@ -238,7 +223,7 @@ class RelayRing:
         records: list[TraceRecord] = []
         device, counted = self._workers[0], itertools.count(1)
         begun = int(device.read_register("TRACE_POINTER")) if traced else 0
-        steps, latched = iter(()) if meanwhile is None else meanwhile, set[int]()
+        latched: set[int] = set()
         number = self._sets
         self._sets += 1
 
@@ -248,11 +233,11 @@ class RelayRing:
             if event.queue == Queue.COMMUNICATE:
                 latched.add(rank)
             if len(latched) == self._ring.nodes:
-                next(steps, None)
+                next(meanwhile, None)
 
         self._ring.programs.run(collectives=self._program.collectives, first=number % _SETS, traced=False,
                                 on_event=react)
-        for _ in steps:
+        for _ in meanwhile:
             pass
         if traced:
             records += device.trace(begun + len(records))
@@ -264,7 +249,7 @@ class RelayRing:
         return range(0, self._plan.microbatch * self._plan.count, self._plan.microbatch)
 
     def _give(self, shares: Sequence[Share]) -> None:
-        """Bring inputs and labels to the far memories."""
+        """Write inputs and labels to the far memories."""
         plan = self._plan
         for number, first in enumerate(self._firsts):
             inputs, labels = plan.far("x", number, 1), plan.far("labels", number)
@@ -280,12 +265,12 @@ class RelayRing:
 
     def _losses(self) -> Bits:
         """Losses of all microbatches, from the far memories."""
-        found = np.zeros((len(self._workers), self._plan.count), np.uint32)
+        losses = np.zeros((len(self._workers), self._plan.count), np.uint32)
         for number in range(self._plan.count):
             self._move(Operation.MOVE_IN, 0, self._plan.far("loss", number))
             for rank, device in enumerate(self._workers):
-                found[rank, number] = device.read_memory(device.config.memory_map["activations"].number, 0, 1)[0]
-        return found
+                losses[rank, number] = device.read_memory(device.config.memory_map["activations"].number, 0, 1)[0]
+        return losses
 
     def _write(self, rank: int, base: int, words: Bits) -> None:
         device = self._workers[rank]

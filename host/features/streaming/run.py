@@ -1,37 +1,35 @@
-"""Runs of a relay on golden nodes: sets, assessors that edit the model, and logs by which a run is repeated.
+"""Runs of layer streaming on golden nodes: sets, assessors that edit the model, and logs that repeat a run.
 
-A set takes the next examples of a series of orders of all examples, so that every microbatch is full. No clock enters
-a decision: the first number of microbatches is the only one that comes from cycles, and it is in the log as an edit.
+A set takes the next examples of a series of orders of all examples, so that every microbatch is full. Only the first
+number of microbatches may come from cycles, and it is in the log as an edit.
 
-Assessors are rules that read what sets have left: reports alone (:class:`SetReport`), which have losses, and zeros
-and saturations of each layer. So they decide the same in every run with the same bits.
+Assessors are rules that read only reports of sets (:class:`SetReport`): losses, and zeros and saturations of each
+layer. So they decide the same in every run with the same bits.
 """
 
 import collections
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from host.driver.optimizer_settings import Settings
-from host.features.streaming.edits import Edit, Kind, RefusedError, Ring, Structure, edited, make_edit
+from host.features.streaming.edits import Banks, Edit, Kind, RefusedError, Structure, edited, make_edit
 from host.models.digits import Dataset
 from host.models.layers import perceptron
 from host.training.batches import Batch, SetBatches
 from host.training.executor import Executor
 from host.training.optimizers import Optimizer
 from host.training.reference import golden_settings
-from host.training.trainer import Trainer
 from sim.arithmetic import functions
 from sim.golden import ring
 from sim.golden.features.streaming.relay import Counts, Server, Share, Unit, relay_set
 
-__all__ = ["Assessor", "Blind", "Change", "Plateau", "RelayRun", "SetReport", "Together", "Underflow", "accuracy_of",
-           "first_weights", "replayed"]
+__all__ = ["Assessor", "Change", "Plateau", "RelayRun", "SetReport", "Together", "Underflow", "accuracy_of",
+           "edit_server", "first_weights"]
 
 
 Bits = npt.NDArray[np.uint32]
@@ -41,14 +39,14 @@ Change = tuple[int, Kind, int | float | str]
 
 @dataclasses.dataclass(frozen=True)
 class SetReport:
-    """Report of a set, which is all that the assessor knows."""
+    """Report of a set for the assessor."""
 
     #: Number of the set, from 0.
     number: int
     #: Loss summed over its examples, as a bit pattern.
     loss: int
     examples: int
-    #: By layer, from 1: elements, zeros and saturations of weights in FETCH, and of gradients in PUSH.
+    #: Elements, zeros and saturations of weights in FETCH, and of gradients in PUSH, by layer from 1.
     fetched: Mapping[int, Counts]
     pushed: Mapping[int, Counts]
 
@@ -65,16 +63,13 @@ class Assessor(Protocol):
     """Reader of reports, one set after the other."""
 
     def assess(self, report: SetReport, following: Structure) -> Sequence[Change]:
-        """Changes to the program of the next set but one, ``following`` being that of the next one."""
-        ...
+        """Changes to the program of the next set but one; ``following`` is the program of the next one."""
 
     def state(self) -> Any:
         """State that later changes depend on: numbers and texts, in lists and dictionaries."""
-        ...
 
     def restore(self, state: Any) -> None:
-        """Go on from a state of an assessor with the same parameters."""
-        ...
+        """Continue from a state of an assessor with the same parameters."""
 
 
 def _split(vector: Bits, units: Sequence[Unit], width: int) -> Iterator[Bits]:
@@ -88,14 +83,13 @@ def _split(vector: Bits, units: Sequence[Unit], width: int) -> Iterator[Bits]:
 
 
 def _by_layer(units: Sequence[Unit]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for number, unit in enumerate(units):
-        found.setdefault(unit.layer, []).append(number)
-    return found
+    """Numbers of the units of each layer."""
+    return {layer: [number for number, unit in enumerate(units) if unit.layer == layer]
+            for layer in dict.fromkeys(unit.layer for unit in units)}
 
 
 def first_weights(structure: Structure, seed: int) -> list[Bits]:
-    """First masters of all units, those of the host's perceptron."""
+    """First masters of all units, from the host's perceptron."""
     widths = structure.widths
     model = perceptron(widths[0], widths[1:-1], widths[-1])
     model.initialize(seed)
@@ -109,40 +103,31 @@ def first_weights(structure: Structure, seed: int) -> list[Bits]:
     return masters
 
 
-def _identity(units: Sequence[Unit], width: int) -> Iterator[Bits]:
-    return _split(ring.bits(np.concatenate([np.eye(width).ravel(), np.zeros(width)])), units, width)
-
-
 def edit_server(server: Server, old: Structure, edit: Edit) -> Structure:
-    """Carry an edit out on the server's masters and state, and return the program behind it.
+    """Carry an edit out on the server's masters and state, and return the program that it leads to.
 
-    A layer that is added is an identity, its bias and state are zeros: a function that changes no finite number of
-    zero or more, as outputs of a ReLU are.
+    An added layer is an identity, with zeros as bias and state: it changes no finite number of zero or more, as the
+    outputs of a ReLU are.
     """
     new = edited(old, edit.layer, edit.kind, edit.value)
-    units, layers = list(new.plan.units), _by_layer(new.plan.units)
-    before = _by_layer(old.plan.units)
+    units, before = list(new.plan.units), _by_layer(old.plan.units)
     masters: list[Bits] = []
     state: list[list[Bits]] = []
-    planes = len(server.state[0])
-    for layer, numbers in layers.items():
-        source = layer
+    for layer, numbers in _by_layer(units).items():
         if edit.kind is Kind.ADD and layer == edit.layer:
-            masters += _identity([units[number] for number in numbers], new.widths[layer])
-            state += [[np.zeros(units[number].length, np.uint32) for _ in range(planes)] for number in numbers]
+            width, own = new.widths[layer], [units[number] for number in numbers]
+            masters += _split(ring.bits(np.concatenate([np.eye(width).ravel(), np.zeros(width)])), own, width)
+            state += [[np.zeros(unit.length, np.uint32) for _ in server.state[0]] for unit in own]
             continue
-        if edit.kind is Kind.ADD and layer > edit.layer:
-            source = layer - 1
-        elif edit.kind is Kind.REMOVE and layer >= edit.layer:
-            source = layer + 1
-        masters += [server.masters[number] for number in before[source]]
-        state += [server.state[number] for number in before[source]]
+        shift = {Kind.ADD: -(layer > edit.layer), Kind.REMOVE: int(layer >= edit.layer)}.get(edit.kind, 0)
+        masters += [server.masters[number] for number in before[layer + shift]]
+        state += [server.state[number] for number in before[layer + shift]]
     server.units, server.masters, server.state = units, masters, state
     return new
 
 
 def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
-    """Part of examples whose label has the largest score, with weights as workers have them."""
+    """Share of examples with the largest score at their label, with weights as workers have them."""
     for layer, numbers in _by_layer(server.units).items():
         made = []
         for number in numbers:
@@ -157,41 +142,39 @@ def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[
 
 
 class RelayRun(Executor[SetReport]):
-    """Sets of a relay on golden nodes, of which set 0 has the program of ``structure``, and with it the learning
-    rate.
-
-    Edits are sent in the set before theirs, as those of a log; of set 0, before the first set.
-    """
+    """Sets of layer streaming on golden nodes, beginning with the program and learning rate of ``structure``; edits
+    of a log are sent in the set before theirs, and before the first set if they are of set 0."""
 
     def __init__(self, data: Dataset, structure: Structure, *, workers: int, optimizer: Optimizer, seed: int = 0,
                  assessor: Assessor | None = None, edits: Sequence[Edit] = ()):
         self._data, self._workers, self._optimizer, self._seed = data, workers, optimizer, seed
-        self._assessor, self._given = assessor, list(edits)
+        self._assessor, self._edits = assessor, list(edits)
         self._start, self._structure = structure, structure
         #: Examples of the next sets.
         self.batches = SetBatches(len(data.train_y), seed)
-        self._ring = Ring(structure, nodes=workers + 1)
+        self._banks = Banks(structure)
         self.server = Server(structure.plan.units, first_weights(structure, seed), planes=optimizer.planes)
         self.reports: list[SetReport] = []
         #: All edits, in order.
         self.log: list[Edit] = []
-        #: Messages about edits that the assessor has asked for in vain.
+        #: Messages about refused edits of the assessor.
         self.refused: list[str] = []
         self._pending: list[Edit] = []
-        for edit in (one for one in self._given if one.set == 0):
+        self._send_edits(0)
+
+    def propose(self, layer: int, kind: Kind, value: int | float | str, *, number: int | None = None) -> None:
+        """Send an edit that holds from a set on, by default the next one."""
+        self._send(make_edit(
+            self._banks.following, number=len(self.log) + 1, set=len(self.reports) if number is None else number,
+            layer=layer, kind=kind, value=value))
+
+    def _send_edits(self, number: int) -> None:
+        """Send the edits of the log that hold from a set on."""
+        for edit in (one for one in self._edits if one.set == number):
             self._send(edit)
 
-    def propose(self, layer: int, kind: Kind, value: int | float | str) -> Edit:
-        """Edit of the next set's program, with the next number: before the first set, that of the choice of
-        microbatches."""
-        edit = make_edit(self._ring.banks[-1].following, number=len(self.log) + 1, set=len(self.reports), layer=layer,
-                         kind=kind, value=value)
-        self._send(edit)
-        return edit
-
     def _send(self, edit: Edit) -> None:
-        self._ring.send(edit)
-        self._ring.deliver_all()
+        self._banks.receive(edit)
         self.log.append(edit)
         self._pending.append(edit)
 
@@ -199,20 +182,18 @@ class RelayRun(Executor[SetReport]):
         """Do nothing: the server has the first weights."""
 
     def prepare(self, number: int) -> None:
-        """Carry out the edits of the next set, whose program has its number of examples; the assessor's changes to
-        what the set before has left travel meanwhile."""
-        structure = self._ring.begin(number)
+        """Carry out the edits of the next set, which give its number of examples, and send the edits of the set after
+        it: those of the log, and the assessor's."""
+        structure = self._banks.begin(number)
         for edit in self._pending:
             self._structure = edit_server(self.server, self._structure, edit)
         self._pending = []
         assert self._structure == structure
-        for edit in (one for one in self._given if one.set == number + 1):
-            self._send(edit)
+        self._send_edits(number + 1)
         if self._assessor is not None and self.reports:
-            for layer, kind, value in self._assessor.assess(self.reports[-1], self._ring.banks[-1].following):
+            for layer, kind, value in self._assessor.assess(self.reports[-1], self._banks.following):
                 try:
-                    self._send(make_edit(self._ring.banks[-1].following, number=len(self.log) + 1, set=number + 1,
-                                         layer=layer, kind=kind, value=value))
+                    self.propose(layer, kind, value, number=number + 1)
                 except RefusedError as error:
                     self.refused.append(str(error))
         self.batches.size = structure.count * structure.microbatch * self._workers
@@ -235,11 +216,11 @@ class RelayRun(Executor[SetReport]):
 
     @property
     def _counts(self) -> tuple[Mapping[int, Counts], Mapping[int, Counts]]:
-        """Counts of each unit in FETCH and in PUSH, in the last set."""
+        """Counts of each unit in FETCH and in PUSH in the last set."""
         return self.server.fetched, self.server.pushed
 
     def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
-        """Carry a set out, and return its loss as a bit pattern: here on golden nodes, layer by layer."""
+        """Carry a set out, here on golden nodes, layer by layer; its loss as a bit pattern."""
         loss, _ = relay_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)
         return loss
@@ -256,16 +237,21 @@ class RelayRun(Executor[SetReport]):
             "state": [[one.copy() for one in planes] for planes in self.server.state]}
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from a state of a run with the same parameters; edits that were given count from there on.
-        ``ValueError`` if the run has others, ``RefusedError`` if the log has an edit that nodes refuse."""
+        """Continue from a state of a run with the same parameters, with the rest of the edits of its log.
+        ``ValueError`` if parameters differ, ``RefusedError`` if nodes refuse an edit of the state."""
         for name, mine in self._origin().items():
             if state[name] != mine:
                 raise ValueError(f"Run must go on from one with {name} {mine!r}, not {state[name]!r}")
         sets = state["batches"]["number"]
         self.log, self.refused = [Edit.parse(one) for one in state["log"]], list(state["refused"])
-        self._ring, structures = Ring.behind(self._start, self.log, sets=sets, nodes=self._workers + 1)
+        self._banks, structures = Banks(self._start), []
+        for number in range(sets + 1):
+            self._pending = [edit for edit in self.log if edit.set == number]
+            for edit in self._pending:
+                self._banks.receive(edit)
+            if number < sets:
+                structures.append(self._banks.begin(number))
         self._structure = structures[-1] if structures else self._start
-        self._pending = [edit for edit in self.log if edit.set == sets]
         counts: list[dict[int, tuple[Counts, Counts]]] = [{} for _ in structures]
         for number, layer, *values in state["counts"].tolist():
             counts[number][layer] = Counts(*values[:3]), Counts(*values[3:])
@@ -309,25 +295,9 @@ def _together(counts: Sequence[Counts]) -> Counts:
     return Counts(*(sum(getattr(one, field.name) for one in counts) for field in dataclasses.fields(Counts)))
 
 
-def replayed(data: Dataset, structure: Structure, log: Mapping[str, Any], *, optimizer: Optimizer) -> RelayRun:
-    """Run with the edits of a log, and without an assessor; ``ValueError`` if the log is that of another program,
-    ``RefusedError`` if nodes refuse an edit."""
-    if log["start"]["digest"] != structure.digest:
-        raise ValueError(f"Log must be of a run that begins with the program {structure.digest}, not "
-                         f"{log['start']['digest']}")
-    run = RelayRun(data, structure, workers=log["workers"], optimizer=optimizer, seed=log["seed"],
-                   edits=[Edit.parse(one) for one in log["edits"]])
-    trainer = Trainer(run, run.batches, total=log["sets"])
-    trainer.train()
-    return run
-
-
 class Plateau:
-    """Add a layer in front of the last one, at most ``most`` times, when the loss falls no more: when the mean of so
-    many sets is above this ratio of that of as many before.
-
-    Behind each layer the comparison begins anew.
-    """
+    """Add a layer in front of the last one, at most ``most`` times, when the loss stops falling: when the mean of
+    ``sets`` sets exceeds ``ratio`` times the mean of as many before, all after the last added layer."""
 
     def __init__(self, *, sets: int = 15, ratio: float = 0.97, most: int = 1):
         if sets < 1 or most < 0:
@@ -354,13 +324,16 @@ class Plateau:
         self._losses = collections.deque(state["losses"], maxlen=2 * self._sets)
 
 
-class Underflow:
-    """Widen the format of a layer of whose weights more than a part become zeros in FETCH, in so many sets one after
-    the other; ``wider`` has the next wider format of each format."""
+#: Next wider format of a format that can be too narrow.
+_WIDER = {"mx4": "mx6"}
 
-    def __init__(self, *, part: float = 0.1, sets: int = 10,
-                 wider: Mapping[str, str] = MappingProxyType({"mx4": "mx6"})):
-        self._part, self._sets, self._wider = part, sets, wider
+
+class Underflow:
+    """Widen the format of a layer if more than the share ``part`` of its weights become zeros in FETCH in each of
+    ``sets`` sets, one after the other."""
+
+    def __init__(self, *, part: float = 0.1, sets: int = 10):
+        self._part, self._sets = part, sets
         self._count: collections.Counter[int] = collections.Counter()
 
     def assess(self, report: SetReport, following: Structure) -> Sequence[Change]:
@@ -371,8 +344,8 @@ class Underflow:
         for layer, counts in sorted(report.fetched.items()):
             self._count[layer] = self._count[layer] + 1 if counts.zero_part > self._part else 0
             name = following.formats[layer - 1]
-            if self._count[layer] >= self._sets and name in self._wider:
-                changes.append((layer, Kind.FORMAT, self._wider[name]))
+            if self._count[layer] >= self._sets and name in _WIDER:
+                changes.append((layer, Kind.FORMAT, _WIDER[name]))
                 self._count[layer] = 0
         return changes
 
@@ -383,35 +356,15 @@ class Underflow:
         self._count = collections.Counter({layer: count for layer, count in state})
 
 
-class Blind:
-    """Widen the formats of all layers after the first ``sets``, whatever these have left; ``wider`` has the next
-    wider format of each format."""
-
-    def __init__(self, *, sets: int = 1, wider: Mapping[str, str] = MappingProxyType({"mx4": "mx6"})):
-        self._sets, self._wider = sets, wider
-
-    def assess(self, report: SetReport, following: Structure) -> Sequence[Change]:
-        if report.number != self._sets - 1:
-            return []
-        return [(layer, Kind.FORMAT, self._wider[name]) for layer, name in enumerate(following.formats, start=1)
-                if name in self._wider]
-
-    def state(self) -> None:
-        return None
-
-    def restore(self, state: None) -> None:
-        """Do nothing: the number of a set is in its report."""
-
-
 class Together:
-    """Several assessors, of which the first with changes is heard: layers have other numbers behind these."""
+    """Several assessors: only the changes of the first that has some count, since they may renumber layers."""
 
     def __init__(self, *assessors: Assessor):
         self._assessors = assessors
 
     def assess(self, report: SetReport, following: Structure) -> Sequence[Change]:
-        found = [one.assess(report, following) for one in self._assessors]
-        return next((changes for changes in found if changes), [])
+        proposed = [one.assess(report, following) for one in self._assessors]
+        return next((changes for changes in proposed if changes), [])
 
     def state(self) -> list[Any]:
         return [one.state() for one in self._assessors]

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from hdl.config import NodeConfig
+from host.columns import show
 from host.console import Progress, make_console, shown, thread_count
 from host.features.streaming import report
 from host.features.streaming.edits import Kind, Structure
@@ -15,7 +16,7 @@ from host.features.streaming.node_run import LATENCY, NodeRun, RelayKeeper, chec
 from host.features.streaming.plan import cut, make_relay_plan
 from host.features.streaming.run import Assessor, Plateau, Together, Underflow
 from host.features.streaming.schedule_section import Streaming
-from host.features.streaming.timeline import Far, SetTimes, microbatches
+from host.features.streaming.timeline import Far, microbatches
 from host.models.digits import digits
 from host.models.layers import widths as hidden_widths
 from host.options import COUNT, SEEDS, check_range
@@ -30,17 +31,21 @@ __all__ = ["check", "train"]
 
 
 class _StreamingRun:
-    """A run of layer streaming; the parameter is its description, with all defaults.
-
-    Raises ``ValueError``: the run is impossible.
-    """
+    """A run of layer streaming by its description with all defaults; ``ValueError`` if the run is impossible."""
 
     def __init__(self, spec: RunSpec):
         schedule, optimizer = spec.schedule, spec.optimizer
         assert isinstance(schedule, Streaming)
         self.spec, self.schedule = spec, schedule
         self.folder: Path = spec.known("output.folder")
-        self.workers, self.steps, self.rate = self._checked()
+        check_range("Workers", spec.ring.nodes, 1, 15)
+        check_range("Steps", spec.workload.steps, 1, 100_000)
+        check_range("Steps between checkpoints", spec.output.checkpoint, 0, 100_000)
+        check_range("Seed", spec.workload.seed, 0, SEEDS)
+        check_range("Learning rate", optimizer.learning_rate, 0, COUNT)
+        check_range("Momentum", optimizer.momentum, 0, 1)
+        self.workers: int = spec.known("ring.nodes")
+        self.rate: float = spec.known("optimizer.learning_rate")
         self.threads = thread_count(spec.backend.threads, self.workers + 1)
         self.speed = _speed("the server's far memory", schedule.server_far)
         self.worker_speed = _speed("the workers' far memories", schedule.worker_far)
@@ -52,22 +57,11 @@ class _StreamingRun:
         self.result: dict[str, Any] | None = None
         self.stopped = 0
 
-    def _checked(self) -> tuple[int, int, float]:
-        """Workers, steps and learning rate."""
-        spec = self.spec
-        check_range("Workers", spec.ring.nodes, 1, 15)
-        check_range("Steps", spec.workload.steps, 1, 100_000)
-        check_range("Steps between checkpoints", spec.output.checkpoint, 0, 100_000)
-        check_range("Seed", spec.workload.seed, 0, SEEDS)
-        check_range("Learning rate", spec.optimizer.learning_rate, 0, COUNT)
-        check_range("Momentum", spec.optimizer.momentum, 0, 1)
-        return spec.known("ring.nodes"), spec.known("workload.steps"), spec.known("optimizer.learning_rate")
-
     def _lay_out(self) -> None:
-        """Cut layers into units, and find the memories of the nodes and the microbatch that fits."""
+        """Cut layers into units, and choose the memories of the nodes and the microbatch."""
         schedule, window = self.schedule, self.spec.known("schedule.window")
         units, windows = cut(self.widths, window=window, lanes=NodeConfig.lanes), 2
-        if schedule.resident:  # one window more than streaming needs at least, and one for a layer that comes
+        if schedule.resident:  # at least one window more than streaming has, and one for an added layer
             windows = max(3, len(units) + schedule.plateau)
         self.configs = relay_nodes(words=sum(unit.length for unit in units), planes=self.optimizer.planes,
                                    window=window, windows=windows)
@@ -82,18 +76,14 @@ class _StreamingRun:
 
     def open_files(self, console: Console) -> bool:
         """Check that all results can be written; whether there is a checkpoint to resume from."""
-        self.keeper = RelayKeeper(self.folder / NAME, self._identity(), steps=self.spec.output.checkpoint)
+        # The bits of a run depend on these options.
+        own = [name for name in self.schedule.options() if name not in ("server_far", "worker_far")]
+        names = ["workload.seed", "model.hidden", "ring.nodes", "optimizer.learning_rate", "optimizer.momentum",
+                 *(f"schedule.{name}" for name in own)]
+        self.keeper = RelayKeeper(self.folder / NAME, {name: self.spec.value(name) for name in names},
+                                  steps=self.spec.output.checkpoint)
         console.print(self.plan.line, soft_wrap=True)
         return open_files(self.spec, self.keeper, lambda line: console.print(line, soft_wrap=True)) is not None
-
-    def _identity(self) -> dict[str, Any]:
-        """Description of the run without what its bits do not depend on."""
-        spec, schedule = self.spec, self.schedule
-        parts = {"workload": ("seed",), "model": ("hidden",), "ring": ("nodes",),
-                 "optimizer": ("learning_rate", "momentum"),
-                 "schedule": [name for name in schedule.options() if name not in ("server_far", "worker_far")]}
-        return {f"{section}.{name}": spec.value(f"{section}.{name}") for section, names in parts.items()
-                for name in names}
 
     def carry_out(self, progress: Progress, *, kept: bool) -> None:
         """Do all steps, until a signal comes."""
@@ -105,7 +95,7 @@ class _StreamingRun:
                         threads=self.threads, arithmetic=spec.known("backend.arithmetic")) as (ring, simulation):
             run = NodeRun(ring, self.data, self.structure, optimizer=self.optimizer, seed=spec.workload.seed,
                           traced=True, assessor=Together(*rules) if rules else None)
-            trainer = Trainer(run, run.batches, total=self.steps)
+            trainer = Trainer(run, run.batches, total=spec.known("workload.steps"))
             if kept:
                 self.rows = self.keeper.resume(ring, trainer)
                 self.result = self._report(run)
@@ -129,7 +119,7 @@ class _StreamingRun:
                 self.keeper.write()
 
     def _report(self, run: NodeRun) -> dict[str, Any]:
-        """Report of the steps so far, made between two steps, since within one the golden nodes are at neither."""
+        """Report of the steps so far; only between two steps, since within one the golden nodes have done a part."""
         accuracy, same = run.accuracy, run.same
         self.verdict = (f"{accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
                         f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}")
@@ -142,23 +132,13 @@ class _StreamingRun:
         """Print and write the report."""
         assert self.result is not None
         rows = self.result["per_step"]
-        console.print(report.table(rows))
-        console.print(report.link_line(rows[-1]), soft_wrap=True)
-        console.print(self.verdict, soft_wrap=True)
-        written = write_results(self.spec, {**self.result, "interrupted": bool(self.stopped)})
-        console.print(shown(written), soft_wrap=True)
+        show(report.table(rows), report.link_line(rows[-1]), self.verdict, console=console)
+        show(shown(write_results(self.spec, {**self.result, "interrupted": bool(self.stopped)})), console=console)
 
 
 def train(spec: RunSpec) -> dict[str, Any] | None:
-    """Carry a run out, and return its report.
-
-    Raises
-    ------
-    ValueError
-        The run is impossible.
-    typer.Exit
-        A signal has come, or nodes have other bits than golden ones.
-    """
+    """Carry a run out, and return its report; ``ValueError`` if the run is impossible, ``typer.Exit`` after a signal,
+    and if nodes have other bits than golden ones."""
     run, console = _StreamingRun(spec), make_console()
     kept = run.open_files(console)
     with Progress(console) as progress:
@@ -190,15 +170,14 @@ def _speed(what: str, text: str | None) -> Fraction:
 
 def _row(run: NodeRun, number: int, cycles: int, *, speed: Fraction, far: Far) -> dict[str, Any]:
     """Figures of a step, and of its timeline."""
-    times: SetTimes = run.times[number - len(run.reports)]
-    costs, units = run.costs(times, rate=speed), run.reports[number].structure.plan.units
+    times, result = run.times[number - len(run.reports)], run.reports[number]
+    costs, units = run.costs(times, rate=speed), result.structure.plan.units
     model, packets = run.timeline(number, rate=speed, far=far)
     longest = max(range(len(units)), key=lambda unit: units[unit].words)
     link = {f"measured_{kind}": sorted(found for (one, unit), found in times.links.items() if one == kind and all(
         getattr(units[unit], name) == getattr(units[longest], name) for name in ("words", "format")))
             for kind in ("fetch", "push")}
-    return {"set": number, "microbatches": run.reports[number].structure.count,
-            "loss": run.reports[number].mean_loss, "cycles": times.cycles,
+    return {"set": number, "microbatches": result.structure.count, "loss": result.mean_loss, "cycles": times.cycles,
             "with_host": cycles, "stall": times.run.stall, "idle": times.run.idle, "modelled_stall": model.stall,
             "modelled_idle": model.idle, "forward": costs[longest].forward, "backward": costs[longest].backward,
             "words": units[longest].words, "fetch": costs[longest].fetch, "push": costs[longest].push,

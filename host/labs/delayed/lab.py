@@ -1,9 +1,9 @@
 """Cycles of a training step with weights that lack the last updates, on simulated nodes.
 
-The lab runs the deep network, 64-32x9-10, for some passes that overlap, with every number of delayed layers that is
-asked for, and prints the cycles of a pass next to those of the serial schedule, the bound, and the versions of
-weights that the layers have computed with. Compute is modelled, with dense random gradients, or with ``--compute
-node`` that of the nodes' engines, on random inputs.
+The lab runs a deep network for some passes that overlap, with several numbers of delayed layers, and prints the
+cycles of a pass next to the serial schedule's, the bound, and the versions of weights that the layers have computed
+with. Compute is modelled, with dense random gradients, or with ``--compute node`` the nodes' engines compute, on
+random inputs.
 """
 
 import dataclasses
@@ -27,9 +27,9 @@ from host.driver.ring import Ring
 from host.features.compute.engine import Computer
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
-from host.features.programs.feeding import run_passes
-from host.features.programs.passes import Passes
+from host.features.programs.delayed import run_passes
 from host.features.programs.program import CompiledProgram
+from host.features.programs.ring_programs import Passes
 from host.features.programs.schedules import Computed, Copies, Kind, Schedule, build
 from host.labs.kit import BUILD, Results, numbers
 from host.labs.schedules.lab import CLASSES, INPUTS, NetworkOptions
@@ -41,7 +41,7 @@ from sim.golden.features.programs.program import GAP
 
 __all__ = ["SCHEMA", "Bench", "Row", "delayed_lab", "table"]
 
-#: Passes of a run, of which the first two fill the queues; the trace of a node holds four of the deep network.
+#: Passes of a run, and first ones that fill the queues; the trace of a node holds four passes of the deep network.
 _PASSES, _FILLING = 4, 2
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.01, first_decay=0.9)
@@ -51,14 +51,12 @@ _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.01
 class Row:
     """Passes by a schedule."""
 
-    #: Schedule of the passes.
     schedule: str
-    #: Of a pass, from the end of its last update to that of the next pass.
+    #: From the last update of a pass to the last update of the next pass.
     cycles: float
-    #: Cycles of all commands of a queue in a pass, on the node where they are most.
+    #: Cycles of all commands of a queue in a pass, on the node with the most.
     compute: float
     communicate: float
-
     #: Commands of the queue that communicates.
     commands: int
     #: Updates that the weights of each layer lack in the last pass.
@@ -66,15 +64,13 @@ class Row:
 
     @property
     def bound(self) -> float:
-        """Longer one of both queues, that of the ring with its gaps."""
+        """Cycles of the longer queue, with the gaps of the queue that communicates."""
         return max(self.compute, self.communicate + GAP * self.commands)
 
 
 class Bench:
-    """Nodes with two queues, masters and versions, on which a network is measured.
-
-    The second copy of weights is ``distance`` elements after the first.
-    """
+    """Nodes with two queues, master weights and versions, that measure a network; the second copy of weights is
+    ``distance`` elements after the first."""
 
     def __init__(self, ring: Ring, layers: Sequence[Dense], costs: Costs, *, distance: int):
         self._ring = ring
@@ -115,13 +111,12 @@ class Bench:
     def _computer(self, copies: Copies | None) -> Computer:
         config = self._ring.devices[0].config
         array = Array(rows=config.compute.rows, lanes=config.lanes, operands=config.compute.operands)
-        lists = compile_lists(self._layers, array=array, examples=self._costs.examples,
-                              words=config.compute.activations,
-                              copies=copies)
+        lists = compile_lists(self._layers, array=array, examples=self._costs.examples, copies=copies,
+                              words=config.compute.activations)
         return Computer(self._ring, lists, self._length)
 
     def _give(self, computer: Computer | None, odd: int) -> None:
-        """Give nodes what they compute with, or what stands for it."""
+        """Give nodes inputs and labels, or stage gradients of nodes without an engine."""
         ring, examples, random = self._ring, self._costs.examples, self._generator
         if computer is None:
             ring.memory.write_gradients(list(random.standard_normal((ring.nodes, self._length)).astype(np.float32)),
@@ -156,7 +151,7 @@ SCHEMA = Schema("gradring.delayed_updates", 1, columns_of("compute", Column("row
 
 
 def table(rows: Sequence[Row], *, compute: str) -> Table:
-    """The rows, of which the first is the serial one."""
+    """The rows; the first is the serial one."""
     return Table(f"cycles of a pass; compute: {compute}", (
         Column("schedule"), Column("cycles", format=",.0f"),
         Column("of_serial", format=".3f", of=lambda row: row.cycles / rows[0].cycles),
@@ -166,7 +161,7 @@ def table(rows: Sequence[Row], *, compute: str) -> Table:
 
 
 class Engine(enum.StrEnum):
-    """What computes."""
+    """Source of gradients."""
 
     MODELLED = "modelled"
     NODE = "node"
@@ -188,12 +183,10 @@ def delayed_lab(
     words = 1 << (2 * length - 1).bit_length()
     node = NodeConfig(memories=Memories(gradient=words, weight=words, planes=1), weights=Weights(master=True),
                       masking=False, sparsify=False, programs=Programs(versions=True))
-    if compute is Engine.NODE:
-        node = node.replace(compute=Compute(rows=network.macs // node.lanes, activations=words))
-    else:
-        node = node.replace(stub=ComputeStub())
+    node = (node.replace(compute=Compute(rows=network.macs // node.lanes, activations=words))
+            if compute is Engine.NODE else node.replace(stub=ComputeStub()))
     results = Results(output, "stale.json")
-    # What passes are given is written next to the timed run.
+    # The data of passes is written next to the timed run.
     with open_session(nodes=network.nodes, config=node, host_port=False) as session:
         bench = Bench(session.ring, layers, network.costs, distance=words // 2)
         rows = [bench.measure(schedule) for schedule in schedules]

@@ -3,9 +3,9 @@
 The lab trains the digits classifier on a ring with a straggler, for a number of cycles, by each way to treat late
 gradients: wait for them, drop them, or apply them in a later round. Time is modelled: a computation takes the cycles
 of an engine, times the straggler's factor, and rounds are closed by the rules of
-:class:`sim.golden.features.quorum.rounds.Closer`. Sums, weights and updates are those of golden nodes.
+:class:`sim.golden.features.quorum.rounds.Closer`. Golden nodes compute sums, weights and updates.
 
-With ``--simulated`` nodes decide which gradients a round has, and measure all cycles but those of computations.
+With ``--simulated`` nodes choose the gradients of a round, and measure all cycles except those of computations.
 """
 
 import dataclasses
@@ -17,25 +17,46 @@ from typing import Annotated, Any
 import numpy as np
 
 from hdl.config import NodeConfig
-from host.columns import Column, Table, show
+from host.columns import Column, Table, columns_of, show
 from host.console import shown
 from host.driver.memory import Allocation, fitted
 from host.driver.ring import Ring
 from host.features.quorum.config import Late, LateConfig, stragglers
-from host.features.quorum.updates import Outcome, QuorumExecutor, Workers, make_quorum_trainer, node_for, patience_of
+from host.features.quorum.updates import (
+    Outcome,
+    QuorumExecutor,
+    Workers,
+    make_quorum_trainer,
+    node_for,
+    patience_of,
+    round_batches,
+)
 from host.labs.kit import BUILD, Results, chosen_names, numbers
-from host.labs.late import picture
-from host.labs.late.picture import SCHEMA
 from host.models.digits import Dataset, digits
 from host.models.layers import Array, widths
 from host.options import COUNT, Option, Section, command, option
-from host.training.batches import Batch, RoundBatches, Shares
+from host.reports.style import COLOURS, FAINT, picture, show_thousands, smoothed
+from host.schema import Schema, read_report
+from host.training.batches import Batch
 from host.training.executor import Executor
 from host.training.trainer import Trainer
 from host.transports.session import TransportName, open_session
+from sim.fields import choice, having, number, optional, several
 from sim.golden.features.quorum.rounds import Closer, Rounds
 
-__all__ = ["late_lab", "learn", "percentages", "train"]
+__all__ = ["SCHEMA", "draw_report", "draw_runs", "late_lab", "learn", "percentages", "train"]
+
+#: Report of runs by several ways to treat late gradients.
+SCHEMA = Schema("gradring.late", 1, columns_of(
+    "compute", Column("runs", columns=columns_of("skew late seed", Outcome, "masks"))))
+
+_COLOURS = dict(zip(("apply-late", "wait", "drop"), COLOURS, strict=False))
+_number = number(-1e300, 1e300)
+_RUN = having(skew=_number, late=choice(_COLOURS), cycles=several(_number, 1, 1 << 22),
+              losses=several(optional(_number), 1, 1 << 22), measured=several(several(_number, 2, 2), 1, 1 << 22))
+_RUNS = several(_RUN, 1, 1024)
+#: Points of a mean over seeds: their updates end at different cycles.
+_POINTS = 120
 
 
 class _ModelledExecutor(Executor[None]):
@@ -49,7 +70,7 @@ class _ModelledExecutor(Executor[None]):
         self._closer = Closer(nodes=config.workers, quorum=config.closing, deadline=config.closing_deadline,
                               weights=config.weights)
         self._rounds = Rounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
-        self._free = [0] * config.workers  # end of the computation that is under way, or was the last
+        self._free = [0] * config.workers  # end of the present or last computation
         self._computing: list[tuple[int, int, int, Array]] = []  # cycle of the end, worker, round, and gradient
         self._now, self._over = 0, False
         self.outcome = Outcome()
@@ -65,7 +86,7 @@ class _ModelledExecutor(Executor[None]):
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[None]:
         number, config, ring = first - 1, self._config, self._ring  # rounds are numbered from 0
-        # Whoever has ended begins for this round: at once, or when it has ended if the round is not closed by then.
+        # Each worker begins for this round at once, or when its computation ends, unless the round is closed by then.
         for cycle, rank in sorted((max(free, self._now), rank) for rank, free in enumerate(self._free)):
             known = self._closer.time(number, self._now)
             if known is None or cycle < known:
@@ -107,8 +128,7 @@ def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
     length = Workers(data, config).length
     node = fitted(NodeConfig(), [Allocation(length=length, planes=1)], nodes=config.workers)
     with open_session(node, nodes=config.workers, transport=TransportName.GOLDEN) as session:
-        shares = Shares(data.train_y, workers=config.workers, skew=config.skew, seed=config.seed)
-        trainer = Trainer(_ModelledExecutor(session.ring, data, config, points), RoundBatches(shares, config.batch))
+        trainer = Trainer(_ModelledExecutor(session.ring, data, config, points), round_batches(data, config))
         trainer.begin()
         trainer.train()
         trainer.finish()
@@ -127,7 +147,7 @@ def train(data: Dataset, config: LateConfig) -> QuorumExecutor:
 
 
 def percentages(accuracies: Iterable[float]) -> str:
-    """Accuracies of each seed in per cent, as a table has them."""
+    """Accuracies of each seed in per cent."""
     return ", ".join(f"{100 * one:.2f}" for one in accuracies)
 
 
@@ -144,6 +164,42 @@ def table(results: dict[tuple[float, Late], list[Outcome]]) -> Table:
         dataclasses.replace(mean("folded"), title="applied late"), mean("dropped"),
         Column("accuracy of each seed", of=lambda row: percentages([run.accuracy for run in row[1]]))),
         list(results.items()))
+
+
+def draw_runs(report: dict[str, Any], path: Path) -> None:
+    """Draw the loss of each seed, smoothed over some updates, and its mean, in a panel for each skew."""
+    skews = sorted({run["skew"] for run in report["runs"]})
+    with picture(path, size=(6 * len(skews), 4.5), columns=len(skews),
+                 title="Loss over cycles, compute: modelled") as panels:
+        for axes, skew in zip(panels, skews, strict=True):
+            axes.set(title=f"skew {skew:g}", xlabel="cycle")
+            show_thousands(axes.xaxis)
+            if axes is not panels[0]:
+                axes.sharey(panels[0])
+            for late, colour in _COLOURS.items():
+                runs = [run for run in report["runs"] if (run["skew"], run["late"]) == (skew, late)]
+                if not runs:
+                    continue
+                cycles = np.linspace(max(run["cycles"][0] for run in runs), min(run["cycles"][-1] for run in runs),
+                                     _POINTS)
+                curves = [np.interp(cycles, run["cycles"], smoothed(run["losses"])) for run in runs]
+                for curve in curves:
+                    axes.plot(cycles, curve, color=colour, linewidth=0.6, alpha=0.35)
+                accuracy = 100 * np.mean([run["measured"][-1][1] for run in runs])
+                axes.plot(cycles, np.mean(curves, axis=0), color=colour, linewidth=1.8,
+                          label=f"{late}, {accuracy:.1f} % at the end")
+            axes.legend(fontsize=9)
+        panels[0].set_ylabel("loss of gradients in time", color=FAINT)
+
+
+def draw_report(folder: Path) -> Path:
+    """Draw the late.json of a folder; the path of the picture."""
+    path = folder / "late.json"
+    report = read_report(path, SCHEMA)
+    if not _RUNS(report.get("runs")) or not all(len(run["cycles"]) == len(run["losses"]) for run in report["runs"]):
+        raise ValueError(f"{path} must be a report of training with stale gradients, not damaged or another file")
+    draw_runs(report, folder / "late.png")
+    return folder / "late.png"
 
 
 _DEFAULT = LateConfig()
@@ -189,7 +245,7 @@ def late_lab(
 ) -> None:
     """Train with late gradients that are waited for, dropped or applied later, and compare the accuracies."""
     if draw is not None:
-        show(shown(picture.draw_report(draw)))
+        show(shown(draw_report(draw)))
         return
     configs = runs.configs()
     results = Results(output or BUILD / ("late-run" if simulated else "late"), "late.json", "late.png")
@@ -204,7 +260,7 @@ def late_lab(
     report = SCHEMA.report({"compute": "modelled", "runs": rows})
     results.show(table(outcomes), "compute: modelled; rounds, sums and updates: gateware" if simulated else
                  "compute and time: modelled")
-    results.write(report, functools.partial(picture.draw, report))
+    results.write(report, functools.partial(draw_runs, report))
     results.show_paths()
 
 

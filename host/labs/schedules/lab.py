@@ -11,7 +11,7 @@ from typing import Annotated
 
 from host.columns import Column, Table, show
 from host.cycles.estimate import MACS, Costs
-from host.features.programs.program import DEPTH, CompiledProgram
+from host.features.programs.program import DEPTH
 from host.features.programs.schedules import Kind, Schedule, build, search
 from host.features.programs.timeline import draw, write_trace
 from host.models.layer_shapes import layers_of
@@ -34,7 +34,6 @@ class Row:
     #: Cycles of all commands of each queue, one after the other: no step is shorter than the larger of both.
     compute: int
     communicate: int
-
     spans: list[Span]
 
     @property
@@ -42,23 +41,17 @@ class Row:
         return max(self.compute, self.communicate)
 
 
-def _row(schedule: Schedule, program: CompiledProgram, nodes: int) -> Row:
-    spans = timeline(program.timed(), nodes=nodes)
-    compute, communicate = (sum(one.task.duration for one in queue) for queue in program.queues)
-    return Row(str(schedule), makespan(spans), compute, communicate, spans)
-
-
 def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Row], list[str]]:
-    """Rows of all schedules of a perceptron, with chunks of every size there is; and the log of the search.
-
-    Widths of the perceptron include inputs and outputs.
-    """
+    """Rows of all schedules of a perceptron, with chunks of all sizes, and the log of the search; ``sizes`` are the
+    widths with inputs and outputs."""
     layers = layers_of(sizes)
     staged = layers[-1].base + layers[-1].length
 
     def row(schedule: Schedule) -> Row:
         program = build(schedule, layers, nodes=nodes, costs=costs, staged=staged, depth=max(DEPTH, 2 * len(layers)))
-        return _row(schedule, program, nodes)
+        spans = timeline(program.timed(), nodes=nodes)
+        compute, communicate = (sum(one.task.duration for one in queue) for queue in program.queues)
+        return Row(str(schedule), makespan(spans), compute, communicate, spans)
 
     rows = [row(Schedule(kind)) for kind in (Kind.NONE, Kind.STRICT, Kind.LAYERS)]
     rows += [row(Schedule(Kind.CHUNKS, size)) for size in range(2, len(layers))]
@@ -67,7 +60,7 @@ def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Ro
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """The rows, of which the first is the serial one."""
+    """The rows; the first is the serial one."""
     serial = rows[0].cycles
     return Table("cycles of a training step: modelled", (
         Column("schedule"), Column("cycles", format=","),

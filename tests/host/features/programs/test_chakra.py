@@ -10,6 +10,19 @@ from host.models.layer_shapes import layers_of
 pytest.importorskip("google.protobuf")
 
 
+def read(path):
+    """Metadata and nodes of a trace."""
+    data, messages = path.read_bytes(), []
+    while data:
+        size = next(size for size in range(1, len(data)) if data[size - 1] < 0x80)
+        length = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data[:size]))
+        assert len(data) >= size + length
+        messages.append(data[size:size + length])
+        data = data[size + length:]
+    schema = chakra._schema()
+    return schema.GlobalMetadata.FromString(messages[0]), [schema.Node.FromString(node) for node in messages[1:]]
+
+
 def test_bytes(tmp_path):
     """Field numbers and types, as the schema has them."""
     command = Command(name="sum", kind=Kind.REDUCE_SCATTER, start=3000, end=303_000, elements=5, size=300)
@@ -45,7 +58,7 @@ def test_predictions_are_read_back(tmp_path, schedule):
     paths = sorted(tmp_path.iterdir())
     assert [path.name for path in paths] == [f"trace.{rank}.et" for rank in range(3)]
     for path in paths:
-        metadata, nodes = chakra.read(path)
+        metadata, nodes = read(path)
         assert metadata.version == "0.0.4"
         assert metadata.attr[0].string_val == "a prediction"
         assert [node.name for node in nodes] == [command.name for command in found.commands]
@@ -81,7 +94,7 @@ def test_measured_steps(tmp_path, strict):
     paths = measured.write_traces(report, layers_of((30, 20, 10)), tmp_path / "run", nodes=2)
     assert paths == [tmp_path / "run.0.et"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.0.et", "run.1.et"]
-    _, nodes = chakra.read(tmp_path / "run.1.et")
+    _, nodes = read(tmp_path / "run.1.et")
     names = {node.id: node.name for node in nodes}
     after = {node.name: {names[number] for number in node.data_deps} for node in nodes}
     first, last = ("sum 2", "update") if strict else ("update 2", "update 1")

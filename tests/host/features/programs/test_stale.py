@@ -17,7 +17,7 @@ from host.features.codebook.codebooks import codebook
 from host.features.compute.engine import Computer
 from host.features.compute.instructions import Array
 from host.features.compute.lists import compile_lists
-from host.features.programs.feeding import run_passes
+from host.features.programs.delayed import run_passes
 from host.features.programs.schedules import Computed, Copies, Kind, Schedule, build
 from host.models.layer_shapes import layers_of
 from host.training.optimizers import SGD

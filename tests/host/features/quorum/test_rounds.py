@@ -9,7 +9,7 @@ import pytest
 from hdl.control.protocol import EventStatus
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Settings
-from host.features.quorum.feeding import COMPUTE, FOLD, Closing, RoundModel, RoundProgram, run_rounds
+from host.features.quorum.feeding import COMPUTE, FOLD, Closing, RoundFeeder, RoundModel, RoundProgram
 from sim.golden import masking
 from sim.golden import ring as golden_ring
 from sim.golden.codecs import WEIGHT_CODECS
@@ -87,14 +87,17 @@ class Training(Model):
 
     def run(self, passes):
         """Passes in one run; the ring must then hold what its golden model does, and every set has one fate."""
-        _, masks = run_rounds(
+        feeder = RoundFeeder(
             self.ring, self.program, RoundModel(
                 rounds=self.rounds, gradient=self.gradient, closed=self.close,
                 settings=lambda number: self.ring.settings.write(self.settings)),
-            passes=passes, first=self.number, traced=False)
+            passes=passes, first=self.number)
+        feeder.begin()
+        self.ring.programs.run(collectives=1, passes=passes, parity=self.number % 2, first=self.number, traced=False,
+                               on_event=feeder.on_event)
         self.number += passes
         self.compare()
-        return masks
+        return feeder.masks
 
     def compare(self):
         assert (self.ring.memory.read_weights(LENGTH).view(np.uint32) == self.weights).all()

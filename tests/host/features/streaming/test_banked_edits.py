@@ -52,7 +52,7 @@ class Random:
         if len(self.run.log) >= EDITS:
             return
         for _ in range(self._generator.choice([0, 2, 3, 3, 4])):
-            structure = self.run._ring.banks[-1].following
+            structure = self.run._banks.following
             kinds = [Kind.ADD, Kind.ADD, Kind.REMOVE, Kind.RATE, Kind.MICROBATCHES, Kind.RATE, Kind.FORMAT]
             kind = kinds[self._generator.integers(len(kinds))]
             layer = int(self._generator.integers(1, structure.layers + 1))

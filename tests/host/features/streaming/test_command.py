@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from host.features.streaming import node_run
+from host.features.streaming import node_run, steps
 from host.labs.relay import experiment
 from host.models.digits import digits
 from host.run import files
@@ -15,11 +15,16 @@ from host.training import checkpoint
 from tests.host import rings
 
 
+def have_small_nodes(monkeypatch):
+    """Make runs use nodes of small memories."""
+    worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
+    monkeypatch.setattr(steps, "relay_nodes", lambda *, windows, **sizes: node_run.RelayNodes(
+        worker, server, node_run.worker_of(worker, windows=windows)))
+
+
 def test_run(run, monkeypatch, tmp_path):
     """The first set leads to the number of microbatches of the others; nodes have the golden bits."""
-    worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
-    monkeypatch.setattr(node_run, "worker_node", lambda **options: worker)
-    monkeypatch.setattr(node_run, "server_node", lambda **options: server)
+    have_small_nodes(monkeypatch)
     code, out, err = run("train", "--schedule", "streaming", "--hidden", "32", "--nodes", 2, "--microbatch", 8,
                          "--steps", 2, "--format",
                          "mx4,mx9", "--underflow", "--output", tmp_path)
@@ -40,8 +45,7 @@ OPTIONS = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", 
 @pytest.fixture
 def signalled(monkeypatch):
     """Nodes of small memories; with signals at the end of a set, or within it, the moment before nodes run."""
-    monkeypatch.setattr(node_run, "worker_node", lambda **options: rings.MIXED["relay"][0])
-    monkeypatch.setattr(node_run, "server_node", lambda **options: rings.MIXED["relay"][-1])
+    have_small_nodes(monkeypatch)
     record, carry_out = node_run.NodeRun.record, node_run.NodeRun._carry_out
 
     def ask(*numbers, at, within=False):

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from hdl.compression.registry import FETCH_FORMATS
-from host.features.streaming.edits import Banks, Edit, Kind, RefusedError, Ring, Structure, edited, make_edit
+from host.features.streaming.edits import Banks, Edit, Kind, RefusedError, Structure, edited, make_edit
 from host.features.streaming.plan import Worker
 
 WORKER = Worker(weight_words=2 * 4160, gradient_words=2 * 4160, activation_words=8192, far_words=1 << 17)
@@ -106,23 +106,6 @@ def test_logs():
         Edit.parse([])
 
 
-def test_programs_must_be_one():
-    base = structure()
-    ring, one = Ring(base, nodes=3), edit(base, Kind.RATE, 0.5)
-    ring.begin(0)
-    ring.send(one)
-    ring.deliver(1, 0)
-    assert not ring.may_begin(1)
-    with pytest.raises(ValueError, match=r"^Set 1 must wait for all acknowledgements of edits$"):
-        ring.begin(1)
-    ring.deliver_all()
-    assert ring.begin(1).rate == 0.5
-    assert {bank.current.digest for bank in ring.banks} == {one.digest}
-    ring.banks[1].current = base
-    with pytest.raises(ValueError, match=r"^Nodes must run one program in set 2, not "):
-        ring.begin(2)
-
-
 def random_edit(base, generator, **place):
     """An edit that a program can have."""
     for _ in range(100):
@@ -143,32 +126,31 @@ def test_random_edits_hold_on_all_nodes_at_their_set():
     """1,000 edits that come to five nodes in their own time, with late, repeated and unknown ones among them."""
     seed = 5
     generator = random.Random(seed)
-    ring = Ring(structure(), nodes=5)
+    banks = [Banks(structure()) for _ in range(5)]
     expected = {0: structure()}
     sent, pending, refused, waits, number = [], [], 0, 0, 0
     while len(sent) < 1000 or number <= sent[-1].set:
-        while not ring.may_begin(number):
+        while pending:  # the set begins when all nodes have acknowledged its edits
             waits += 1
             node = generator.choice(sorted({node for _, node in pending}))
             one = next(one for one, other in pending if other == node)  # edits come to a node in order
             pending.remove((one, node))
-            ring.deliver(one.number, node)
+            assert banks[node].receive(one) == one.number
             for wrong in (one, dataclasses.replace(one, number=one.number + 1, set=number - 1),
                           dataclasses.replace(one, number=one.number + 1, layer=77)):
-                before = ring.banks[node].following
+                before = banks[node].following
                 with pytest.raises(RefusedError):
-                    ring.banks[node].receive(wrong)
-                assert ring.banks[node].following is before
+                    banks[node].receive(wrong)
+                assert banks[node].following is before
                 refused += 1
         expected.setdefault(number, expected.get(number - 1))
-        ring.begin(number)
-        for node, bank in enumerate(ring.banks):
+        for node, bank in enumerate(banks):
+            assert bank.begin(number) is bank.current
             assert bank.current == expected[number], f"seed {seed}, set {number}, node {node}"
         base = expected[number]
         for _ in range(generator.randint(0, 3) if len(sent) < 1000 else 0):
             one = random_edit(base, generator, number=len(sent) + 1, set=number + 1)
             base = edited(base, one.layer, one.kind, one.value)
-            ring.send(one)
             sent.append(one)
             pending += [(one, node) for node in range(5)]
         expected[number + 1] = base

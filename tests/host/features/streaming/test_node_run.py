@@ -157,8 +157,8 @@ def test_underflow(data):
         assert [edit.line for edit in run.log] == [edit.line for edit in model.log]
         assert run.reports[-1].structure.formats == ("mx6", "mx6")
         assert run.described() == model.described()
-        run._found = {0: Counts(4160, 0, 0)}, {}
-        assert run._counts == run._found
+        run._node_counts = {0: Counts(4160, 0, 0)}, {}
+        assert run._counts == run._node_counts
 
 
 def fetches(ring, *, formats, length=300, entry=0, root=2, collective=1):

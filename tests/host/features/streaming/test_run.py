@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from host.features.streaming.edits import Kind, RefusedError, Structure, edited
-from host.features.streaming.run import Blind, Plateau, RelayRun, SetReport, Together, Underflow, accuracy_of
+from host.features.streaming.run import Plateau, RelayRun, SetReport, Together, Underflow, accuracy_of
 from host.labs.relay.experiment import CASES, WORKER, choices, failures, learn, replay_log, row_of, stalls
 from host.models.digits import digits
 from host.training.optimizers import SGD, Adam
@@ -133,9 +133,14 @@ def test_underflow():
 
 
 def test_blind():
+    """The case that widens all layers after the first set."""
     base = structure(form="mx4")
-    found = [Blind(sets=2).assess(report(number, 1, base=base), base) for number in range(3)]
-    assert found == [[], [(1, Kind.FORMAT, "mx6"), (2, Kind.FORMAT, "mx6")], []]
+    rule = CASES[4].assessor()
+    changes = [(1, Kind.FORMAT, "mx6"), (2, Kind.FORMAT, "mx6")]
+    assert rule.assess(report(0, 1, zeros=(0, 0), base=base), base) == changes
+    wide = structure(form="mx6")
+    assert rule.assess(report(1, 1, zeros=(0, 0), base=base), wide) == []
+    assert rule.assess(report(2, 1, zeros=(0, 0), base=wide), wide) == []
 
 
 def test_counts_of_layers():

@@ -6,8 +6,7 @@ import re
 import pytest
 
 from host.features.quorum.config import Late, LateConfig
-from host.labs.late.lab import learn
-from host.labs.late.picture import SCHEMA
+from host.labs.late.lab import SCHEMA, learn
 from host.schema import read_report
 
 SMALL = LateConfig(hidden=(8,), batch=4, cycles=200_000, macs=1, skew=0.9, seed=3)

@@ -2,7 +2,7 @@
 
 import json
 
-from host.labs.late.picture import SCHEMA
+from host.labs.late.lab import SCHEMA
 from host.reports.style import smoothed
 
 
