@@ -1,7 +1,8 @@
-"""Networks of the quantization report, each with the scheme by which it is quantised, and the cells of its unit."""
+"""Networks of the quantization report, each with the scheme that quantises it, and the cells of its unit."""
 
 import dataclasses
 import enum
+import functools
 import itertools
 import subprocess
 import sys
@@ -19,7 +20,7 @@ __all__ = ["SCHEMES", "SKEWED", "TRAINED", "UNITS", "Candidate", "CellCount", "S
 
 TRAINED, SKEWED = "trained", "skewed"
 
-#: By the names that `make synth` has: outputs by an integer offset, and by one that is a float; of 8 bits, and of 4.
+#: Units for an integer offset and for a float one, by the names that `make synth` has; each for 8 bits and for 4.
 _UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}
 UNITS = tuple(f"{unit}{option}" for unit in _UNITS.values() for option in ("", "-bits=4"))
 
@@ -93,20 +94,17 @@ class Candidate:
         return _UNITS[self.config.scheme.integer] + ("-bits=4" if self.config.bits == 4 else "")
 
 
-def candidates(layers: int, *, calibration: Calibration = Calibration.MINMAX,
-               percentile: float = 99.9) -> list[Candidate]:
-    """All candidates of a network with ``layers`` layers."""
-    found = []
-    for bits, per_channel, (scheme, extrema), rounding in itertools.product(
-            (8, 4), (False, True), SCHEMES, Rounding):
-        found.append(Candidate(network=TRAINED, config=QuantizationConfig(
-            scheme=scheme, bits=bits, rounding=rounding, per_channel=per_channel, extrema=extrema,
-            calibration=calibration, percentile=percentile)))
-    for per_channel, (scheme, extrema) in itertools.product((False, True), SCHEMES[:4]):
-        found.append(Candidate(network=SKEWED, config=QuantizationConfig(
-            scheme=scheme, bits=(*[8] * (layers - 1), 4), per_channel=per_channel, extrema=extrema,
-            calibration=calibration, percentile=percentile)))
-    return found
+def candidates(layers: int, base: QuantizationConfig | None = None) -> list[Candidate]:
+    """All candidates of a network with ``layers`` layers, with the calibration of ``base``."""
+    config = functools.partial(dataclasses.replace, base or QuantizationConfig())
+    return [
+        *(Candidate(network=TRAINED, config=config(
+            scheme=scheme, bits=bits, rounding=rounding, per_channel=per_channel, extrema=extrema))
+          for bits, per_channel, (scheme, extrema), rounding in itertools.product(
+              (8, 4), (False, True), SCHEMES, Rounding)),
+        *(Candidate(network=SKEWED, config=config(
+            scheme=scheme, bits=(*[8] * (layers - 1), 4), rounding=Rounding.NEAREST, per_channel=per_channel,
+            extrema=extrema)) for per_channel, (scheme, extrema) in itertools.product((False, True), SCHEMES[:4]))]
 
 
 def skewed(layers: Sequence[FloatLayer]) -> list[FloatLayer]:
@@ -116,24 +114,24 @@ def skewed(layers: Sequence[FloatLayer]) -> list[FloatLayer]:
 
 
 class CellCount:
-    """Synthesis of units of candidates, one after the other, beside other work."""
+    """Synthesis of units of candidates, one after the other, while other work runs."""
 
     def __init__(self, units: Iterable[str]):
         self._executor = ThreadPoolExecutor(1)
         self._lock, self._ended = threading.Lock(), False
         self._process: subprocess.Popen[str] | None = None
-        self._found = {unit: self._executor.submit(self._synthesise, unit) for unit in sorted(set(units))}
+        self._counts = {unit: self._executor.submit(self._synthesise, unit) for unit in sorted(set(units))}
 
     def __call__(self, unit: str) -> int | None:
-        """LUT4 of a unit, once they are known; None if it could not be synthesised."""
-        return self._found[unit].result()
+        """Wait for the LUT4 of a unit; None if it is not counted, or could not be synthesised."""
+        return self._counts[unit].result() if unit in self._counts else None
 
     def known(self, unit: str) -> bool:
-        """Whether a unit has been synthesised, so that nobody waits for it."""
-        return self._found[unit].done()
+        """Whether nobody has to wait for a unit."""
+        return unit not in self._counts or self._counts[unit].done()
 
     def close(self) -> None:
-        """Begin no other, and end the one that is synthesised."""
+        """Begin no other synthesis, and end the one that runs."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._ended = True

@@ -12,19 +12,10 @@ import typer
 from hdl.config import Memories, NodeConfig
 from hdl.config.forms import as_dict
 from hdl.features.quantization.feature import Quantization
-from host.console import (
-    HostPort,
-    Nodes,
-    Progress,
-    Threads,
-    given_options,
-    make_console,
-    shown,
-    thread_count,
-)
+from host.console import HostPort, Nodes, Progress, Threads, given_options, make_console, shown, thread_count
 from host.driver.protocols import TrainingRing
 from host.features.quantization import experiment as quantize
-from host.features.quantization.candidates import UNITS, Candidate, CellCount, SchemeOptions, candidates
+from host.features.quantization.candidates import UNITS, CellCount, SchemeOptions, candidates
 from host.features.quantization.network import FloatLayer
 from host.features.quantization.report import advice, table, verdict
 from host.models.digits import Dataset, digits
@@ -98,7 +89,8 @@ def quantize_command(
         if extra.onnx:
             quantize.check_onnx()  # before anything is built
         if trained is not None:
-            quantize.check_layers(layers := quantize.layers_of(trained, data), data, _candidates(layers, scheme))
+            layers = quantize.layers_of(trained, data)
+            quantize.check_layers(layers, data, candidates(len(layers), scheme.config()))
         claim(output, files=_FILES, keep=() if trained is None else ("weights.npz",))
         cells = CellCount(UNITS if extra.synth else ())
         stack.callback(cells.close)
@@ -112,8 +104,7 @@ def quantize_command(
             begun = time.perf_counter()
             layers = quantize.layers_of(trained, data)
             exported, agreement = quantize.export(layers, data, scheme.config(), output, onnx=extra.onnx)
-            result = _measured(layers, data, session.ring, scheme, progress=progress,
-                               cells=cells if extra.synth else None)
+            result = _measured(layers, data, session.ring, scheme, progress=progress, cells=cells)
             seconds["quantize"] = time.perf_counter() - begun
     result |= {"trained_weights": shown(path), "stage_seconds": seconds, "configuration": as_dict(node),
                "onnx": None if agreement is None else {"equal": agreement.equal, "tied": agreement.tied,
@@ -129,12 +120,10 @@ def quantize_command(
 
 def _refuse(given: Callable[[str], bool], source: WeightOptions, scheme: SchemeOptions) -> None:
     """Raise ``ValueError`` for an option that is given and has no effect."""
-    for name, wrong, reason in (
-            ("percentile", scheme.calibration != "percentile",
-             f"is for calibration percentile, not {scheme.calibration}"),
-            ("weights", source.retrain, "is for weights that are there, not with --train")):
-        if wrong and given(name):
-            raise ValueError(f"Option --{name} {reason}: leave it out")
+    if scheme.calibration != "percentile" and given("percentile"):
+        raise ValueError(f"Option --percentile is for calibration percentile, not {scheme.calibration}: leave it out")
+    if source.retrain and given("weights"):
+        raise ValueError("Option --weights is for weights that are there, not with --train: leave it out")
 
 
 def _trained(ring: TrainingRing, data: Dataset, config: TrainingConfig, path: Path,
@@ -149,22 +138,15 @@ def _trained(ring: TrainingRing, data: Dataset, config: TrainingConfig, path: Pa
     return trained
 
 
-def _candidates(layers: Sequence[FloatLayer], scheme: SchemeOptions) -> list[Candidate]:
-    """All candidates, with the calibration of the options."""
-    return candidates(len(layers), calibration=scheme.config().calibration, percentile=scheme.percentile)
-
-
 def _measured(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, scheme: SchemeOptions, *,
-              progress: Progress, cells: CellCount | None) -> dict[str, Any]:
-    """The report of all candidates on the ring, with LUT4 of units where ``cells`` counts them."""
+              progress: Progress, cells: CellCount) -> dict[str, Any]:
+    """The report of all candidates on the ring, with LUT4 of the units that ``cells`` counts."""
     def lut4(unit: str) -> int | None:
-        if cells is None:
-            return None
         if not cells.known(unit):
             progress.stage(f"synthesis of {unit}")
         return cells(unit)
 
-    chosen = _candidates(layers, scheme)
+    chosen = candidates(len(layers), scheme.config())
     progress.stage("quantize", len(chosen))
     return quantize.collect(
         layers, data, ring, chosen, lut4=lut4,

@@ -3,9 +3,8 @@
 Schemes with an integer offset run on the nodes' integer datapath, and every score is compared with the golden model,
 bit for bit. A float offset cannot; its accuracy is computed here, as a unit for it would.
 
-Beside the network as it was trained there is one with a skewed last layer: its smallest weight is subtracted from all
-of its weights. All scores then are higher by the same amount, so that predictions are what they were, and no weight
-is negative. Its last layer alone has 4 bits.
+Another network has a skewed last layer: its smallest weight is subtracted from all of its weights. All scores are
+then higher by one amount, so predictions stay the same, and no weight is negative. Only its last layer has 4 bits.
 """
 
 import dataclasses
@@ -53,14 +52,12 @@ INPUT_SCALE = 1 / 16
 
 
 def find_weights(given: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
-    """Weights of a perceptron that classifies digits: those given, or else those of training or of an earlier run, if
-    there are such; and their path, or the path that they would have. ``ValueError`` if the file that was given has
-    others."""
+    """Path and weights of a perceptron that classifies digits: the file that is given, or else weights of training or
+    of an earlier run, or None with the path that they would have. ``ValueError`` if the given file has others."""
     if given is not None:
         weights = load(given)
         if weights.workload is not WorkloadName.DIGITS:
-            raise ValueError(f"{given} must have weights of {WorkloadName.DIGITS.value}, not of "
-                             f"{weights.workload.value}")
+            raise ValueError(f"{given} must have weights of digits, not of {weights.workload.value}")
         return given, weights
     for path in (BUILD / "sim" / "weights.npz", output / "weights.npz"):
         if path.exists() and (weights := load(path)).workload is WorkloadName.DIGITS:
@@ -145,25 +142,18 @@ def on_ring(ring: TrainingRing, network: QuantizedNetwork,
     return expected, known(outcome.cycles)
 
 
-def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset,
-            ring: TrainingRing | None = None) -> Row:
-    """Quantise a network of layers as they were trained, and measure it on the test set.
-
-    Without a ring whose nodes can infer, scores are the golden model's.
-    """
+def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing) -> Row:
+    """Quantise a network of layers as they were trained, and measure it on the test set."""
     config = candidate.config
     layers, network = _quantized(candidate, layers, data)
     exact = activations(layers, data.test_x)[-1]
     cycles = None
-    if not config.scheme.integer:
-        scores = network.float_scores(data.test_x).astype(np.float64)
-    elif ring is None:
-        scores = network.scores(infer(network, data.test_x))
-    else:
+    if config.scheme.integer:
         sums, taken = on_ring(ring, network, data.test_x)
         scores, cycles = network.scores(sums), taken / -(-len(data.test_x) // ring.nodes)
+    else:
+        scores = network.float_scores(data.test_x).astype(np.float64)
     errors = [made.weights.error(layer.weights) for made, layer in zip(network.layers, layers, strict=True)]
-    counts = network.multiplications
     return {
         "network": candidate.network, "scheme": config.scheme.value, "extrema": config.extrema.value,
         "label": candidate.label, "bits": candidate.bits,
@@ -177,9 +167,8 @@ def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset,
         "scores_db": _decibels(*(part - part.mean(axis=1, keepdims=True) for part in (exact, scores))),
         "requantization_error": max((layer.requantization.error for layer in network.layers
                                      if layer.requantization is not None), default=None),
-        "products": counts.products, "requantizations": counts.requantizations,
-        "float_multiplications": counts.floats, "cycles": cycles,
-        "on_nodes": cycles is not None, "bit_exact": True if cycles is not None else None}
+        **network.multiplications, "cycles": cycles, "on_nodes": cycles is not None,
+        "bit_exact": None if cycles is None else True}
 
 
 def _decibels(exact: npt.NDArray[np.floating], found: npt.NDArray[np.floating]) -> float | None:
@@ -188,7 +177,7 @@ def _decibels(exact: npt.NDArray[np.floating], found: npt.NDArray[np.floating]) 
     return 10 * float(np.log10(np.square(np.asarray(exact, np.float64)).sum() / noise)) if noise else None
 
 
-def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing | None, chosen: Sequence[Candidate], *,
+def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, chosen: Sequence[Candidate], *,
             lut4: Callable[[str], int | None] = lambda unit: None,
             on_row: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
     """Content of the report; ``on_row`` is called with each of its rows.
@@ -197,17 +186,15 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing | No
     """
     rows = []
     for candidate in chosen:
-        row = measure(candidate, layers, data, ring)
-        rows.append(row)
-        on_row(row)
+        rows.append(measure(candidate, layers, data, ring))
+        on_row(rows[-1])
     units = {candidate.unit: lut4(candidate.unit) for candidate in chosen}
-    for candidate, row in zip(chosen, rows, strict=True):
-        row["lut4"] = units[candidate.unit]
+    rows = [{**row, "lut4": units[candidate.unit]} for candidate, row in zip(chosen, rows, strict=True)]
     exact = activations(layers, data.test_x)[-1]
     return {
         "accuracy_float": float((exact.argmax(axis=1) == data.test_y).mean()), "examples": len(data.test_y),
         "layers": [list(layer.weights.shape[::-1]) for layer in layers],
-        "nodes": None if ring is None else ring.nodes, "rows": rows,
+        "nodes": ring.nodes, "rows": rows,
         "grids": [_grid("first layer, as trained", layers[0].weights),
                   _grid("last layer, skewed", skewed(layers)[-1].weights)],
         "units": units}
@@ -216,12 +203,13 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing | No
 def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
     """Distribution of weights, and the values that codes of 4 bits can stand for."""
     counts, edges = np.histogram(weights, bins=60)
-    made = {scheme: quantize_weights(weights, bits=4, scheme=scheme, extrema=extrema) for scheme, extrema in SCHEMES
-            if extrema is Extrema.ZERO and scheme is not Scheme.FLOAT_OFFSET}
-    # All codes in place of those of the weights.
-    levels = {scheme.value: dataclasses.replace(one, codes=np.arange(16)[None], offsets=one.offsets[:1],
-                                                scales=one.scales[:1]).values[0].tolist()
-              for scheme, one in made.items()}
+    levels = {}
+    for scheme, extrema in SCHEMES:
+        if extrema is Extrema.ZERO and scheme is not Scheme.FLOAT_OFFSET:
+            made = quantize_weights(weights, bits=4, scheme=scheme, extrema=extrema)
+            all_codes = dataclasses.replace(made, codes=np.arange(16)[None], offsets=made.offsets[:1],
+                                            scales=made.scales[:1])
+            levels[scheme.value] = all_codes.values[0].tolist()
     return {"name": name, "counts": counts.tolist(), "edges": edges.tolist(), "levels": levels}
 
 

@@ -114,7 +114,11 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
     groups = exact if per_channel else exact.reshape(1, -1)
     low, high = (np.broadcast_to(part, outputs)[:, None] for part in (groups.min(axis=1), groups.max(axis=1)))
     if scheme is Scheme.SYMMETRIC:
-        return _symmetric(exact, bits, rounding, np.maximum(np.abs(low), np.abs(high)))
+        half = 2**(bits - 1)
+        scales = np.maximum(np.abs(low), np.abs(high)) / (half - 1)
+        scales = np.where(scales == 0, 1.0, scales)
+        return QuantizedWeights(bits=bits, variant=Variant.MIN, codes=_integers(exact / scales, rounding) + half,
+                                offsets=np.full(outputs, -half), scales=scales[:, 0])
     top, constant = 2**bits - 1, low == high
     if extrema is not Extrema.WEIGHTS:
         low, high = (np.where(constant, end, limit(end, 0)) for end, limit in ((low, np.minimum), (high, np.maximum)))
@@ -153,20 +157,11 @@ def _aligned(low: Floats, high: Floats, top: int) -> tuple[Floats, Floats]:
     return -levels * step, (top - levels) * step
 
 
-def _symmetric(weights: Floats, bits: int, rounding: Rounding, largest: Floats) -> QuantizedWeights:
-    scales = largest / (2**(bits - 1) - 1)
-    scales = np.where(scales == 0, 1.0, scales)
-    half = 2**(bits - 1)
-    return QuantizedWeights(bits=bits, variant=Variant.MIN, codes=_integers(weights / scales, rounding) + half,
-                            offsets=np.full(len(weights), -half), scales=scales[:, 0])
-
-
 def _check_field(quantized: QuantizedWeights, low: Floats, high: Floats) -> None:
     bits, limit = quantized.bits, 2**quantized.bits
     adjusted = quantized.adjusted
-    numbers = [("Offset", quantized.offsets, quantized.offsets),
-               ("Adjusted weight", adjusted.min(axis=1), adjusted.max(axis=1))]
-    for name, least, most in numbers:
+    for name, least, most in (("Offset", quantized.offsets, quantized.offsets),
+                              ("Adjusted weight", adjusted.min(axis=1), adjusted.max(axis=1))):
         wrong = np.flatnonzero((least < -limit) | (most >= limit))
         if wrong.size:
             output = int(wrong[0])

@@ -51,12 +51,6 @@ class TestReport:
                 assert row["accuracy"] >= symmetric["accuracy"]
         assert rows["iaq-min", "output"]["accuracy"] > rows["symmetric", "output"]["accuracy"]
 
-    def test_without_a_ring(self):
-        data, layers = trained()
-        chosen = [one for one in candidates(2) if one.bits == 8][:2]
-        found = quantize.collect(layers, data, None, chosen)
-        assert [(row["cycles"], row["bit_exact"]) for row in found["rows"]] == [(None, None)] * 2
-
     def test_files(self, report, tmp_path):
         _, (text, picture) = quantize.write(report, tmp_path / "new")
         assert json.loads(text.read_text())["rows"] == report["rows"]
