@@ -12,7 +12,7 @@ Example
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,11 @@ from host.features.grid.grid import NodeSetting, Plan, Shape, Topology
 from host.features.grid.owners import owners
 from sim.golden.ring import block_indices
 
-__all__ = ["GridCollectives", "GridNodes", "GridPartition", "GridRings", "broken_links", "check_weights", "link_name",
-           "operand"]
+if TYPE_CHECKING:
+    from host.transports.golden.nodes import GoldenNodes
+
+__all__ = ["GoldenGrid", "GridCollectives", "GridNodes", "GridPartition", "GridRings", "broken_links",
+           "check_weights", "link_name", "operand"]
 
 
 def operand(setting: NodeSetting) -> int:
@@ -117,6 +120,23 @@ class GridNodes(ConnectedNodes):
         return rings
 
 
+class GoldenGrid(GridNodes):
+    """Golden nodes of a grid."""
+
+    def __init__(self, golden: "GoldenNodes", devices: Sequence[Device], *, rows: int, columns: int):
+        super().__init__(devices, rows=rows, columns=columns)
+        self._golden = golden
+
+    def switch(self, plan: Plan) -> None:
+        super().switch(plan)
+        rings: dict[int, list[Sequence[int]]] = {}
+        for nodes in plan.rings:
+            done = {node for row in rings.get(0, []) for node in row}
+            port = 0 if plan.settings[nodes[0]].seats[0] is not None and not done.issuperset(nodes) else 1
+            rings.setdefault(port, []).append(nodes)
+        self._golden.rings = rings
+
+
 class GridPartition(RingPartition):
     """Owners of the elements of vectors in the rings of a plan: :func:`host.features.grid.owners.owners`."""
 
@@ -167,20 +187,19 @@ class GridCollectives(WeightUpdates):
         a link after which packets are missing; nodes that stood still are not."""
         self._commands.settle(pending.every)
         name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
-        lines, reason, cause = [], "nodes stood still, or gave no event", None
-        blameless = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, EventStatus.INGRESS_TIMEOUT,
-                     EventStatus.EGRESS_TIMEOUT)
+        reason, cause = "nodes stood still, or gave no event", None
+        lines = [f"  {device.name}: " + ("no event" if event is None else
+                                         f"{event.status.name} after {event.cycles} cycles")
+                 for device, event in zip(self._devices, pending.every, strict=True)]
         for number, event in enumerate(pending.every):
-            device = self._devices[number]
-            lines.append(f"  {device.name}: " + ("no event" if event is None else
-                                                 f"{event.status.name} after {event.cycles} cycles"))
-            if event is not None and event.status not in blameless and cause is None:
+            if event is not None and event.status not in _BLAMELESS:
                 cause = number
                 try:
-                    event.check(device.name)
+                    event.check(self._devices[number].name)
                 except DeviceError as error:
                     reason = str(error)
-        if cause is None:
+                break
+        else:
             order = self._plan.active
             events = {order[number]: event for number, event in enumerate(pending.every) if event is not None}
             links = broken_links(self._plan, events, ring=ring, timeout=self._devices.timeout)
@@ -227,6 +246,14 @@ class GridCollectives(WeightUpdates):
                        not_finite=tuple(sorted({node for outcome in outcomes for node in outcome.not_finite})))
 
 
+def _in_flat_rings(what: str) -> property:
+    """A part that only nodes in one flat ring have: a ``ValueError``."""
+    def refuse(rings: "GridRings") -> None:
+        raise ValueError(f"{what} nodes in one flat ring, not in rings of shape {rings.plan.shape.value}")
+
+    return property(refuse)
+
+
 class GridRings(ConnectedNodes):
     """Enabled nodes of a grid, in the rings of a plan.
 
@@ -252,42 +279,25 @@ class GridRings(ConnectedNodes):
         self.collectives = GridCollectives(self.devices, plan, self.memory, self.settings, self.commands)
         self.local = NodeOperations(self.devices, self.memory, self.settings, self.commands)
 
-    @property
-    def programs(self) -> NoReturn:
-        """No programs: a ``ValueError``."""
-        raise ValueError(f"Programs must be of nodes in one flat ring, not in rings of shape {self.plan.shape.value}")
-
-    @property
-    def quorum(self) -> NoReturn:
-        """No quorum updates: a ``ValueError``."""
-        raise ValueError(f"Quorum updates must be of nodes in one flat ring, not in rings of shape "
-                         f"{self.plan.shape.value}")
-
-    @property
-    def inference(self) -> NoReturn:
-        """No quantized inference: a ``ValueError``."""
-        raise ValueError(f"Quantized inference must be of nodes in one flat ring, not in rings of shape "
-                         f"{self.plan.shape.value}")
-
-    @property
-    def compute(self) -> NoReturn:
-        """No lists of layers: a ``ValueError``."""
-        raise ValueError(f"Lists of layers must be for nodes in one flat ring, not in rings of shape "
-                         f"{self.plan.shape.value}")
+    programs: Any = _in_flat_rings("Programs must be of")
+    quorum: Any = _in_flat_rings("Quorum updates must be of")
+    inference: Any = _in_flat_rings("Quantized inference must be of")
+    compute: Any = _in_flat_rings("Lists of layers must be for")
 
 
 # Diagnosis.
 
 _STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
+_BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, *_STANDSTILL)
 
 
 def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: int) -> list[tuple[int, int, str]]:
-    """Links that are to blame: their ends as nodes of the grid, and what is known of them.
+    """Links that are to blame: the nodes of the grid at their ends, and what they have not done.
 
-    Counters of words are those of a node, not of its ports, so they do not tell one link from another. Events do. A
-    node that waits for a packet has taken all that have come, and its event says how many. It is the first to give
-    up, so that the others have its ABORT. And no ABORT comes over a link that is cut, so that the node after it waits
-    for one until TIMEOUT has passed a second time.
+    Counters of words are of a node, not of its ports, so they do not distinguish links. Events do. A node that waits
+    for a packet has taken all that have come, and its event gives their number. It is the first to time out, so the
+    other nodes have its ABORT. No ABORT comes over a link that is cut, so the node after it waits for one until
+    TIMEOUT has passed a second time.
 
     Parameters
     ----------
@@ -296,7 +306,7 @@ def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: in
     ring : int
         Number of the rings that the collective was on.
     timeout : int
-        Cycles without a word after which a node has given the command up.
+        Cycles without a word after which a node has timed out.
     """
     found = []
     for members in _rings(plan, ring):
