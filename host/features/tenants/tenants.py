@@ -1,4 +1,4 @@
-"""Tenants of nodes, as the privileged host sees to them: windows, and whose commands the nodes execute.
+"""Tenants of nodes, for their privileged host: memory windows, and the tenant whose commands the nodes execute.
 
 Example
 -------
@@ -13,7 +13,6 @@ Example
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -44,27 +43,19 @@ SAVED = tuple(entry.name for entry in REGISTERS
 #: Cycles that a node has for a QUIESCE.
 _PATIENCE = 100_000
 
-#: Requests until what a far memory owes must have come.
+#: Requests in which a far memory must have given its answers.
 _TRIES = 1_000
 
 
 class NotAtRestError(DeviceError):
-    """A node has commands, or events that nobody has taken."""
-
-
-@dataclasses.dataclass
-class _Kept:
-    """Settings and flags that each of a tenant's nodes had when its turn ended."""
-
-    settings: list[dict[str, int | float]]
-    flags: list[int]
+    """A node has commands, or events that have not been taken."""
 
 
 class TenantDevice(Device):
-    """Node as its privileged host uses it for the job of a tenant.
+    """Node that its privileged host uses for the job of a tenant.
 
-    Requests are those of the tenant, apart from writes of privileged registers. So a ring of such devices can be used
-    like one of nodes of one's own, while the nodes execute the tenant's commands; addresses are in its windows.
+    Requests are the tenant's, except writes of privileged registers. So a ring of such devices can be used like a
+    ring without tenants, while the nodes execute the tenant's commands; addresses are in its windows.
 
     Parameters
     ----------
@@ -106,7 +97,8 @@ class TenantHost:
             if not device.config.has("tenants"):
                 raise ValueError("Nodes must have two tenants: take a configuration with feature Tenants()")
         self._devices = list(devices)
-        self._kept: dict[int, _Kept] = {}
+        #: Settings and flags of each node by tenant, as they were when the tenant's turn ended.
+        self._kept: dict[int, list[tuple[dict[str, int | float], int]]] = {}
         self._windows: dict[int, dict[str, tuple[int, int]]] = {}
         self._tenant = int(PRIVILEGED_HOST)
 
@@ -124,7 +116,7 @@ class TenantHost:
         return [TenantDevice(device, tenant=tenant, windows=self.windows(tenant)) for device in self._devices]
 
     def grant(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
-        """Give a tenant windows, filled with zeros, in place of those that it has.
+        """Give a tenant windows, filled with zeros, in place of its present ones.
 
         Raises ``NotAtRestError``: a node is busy, or has events although there is a window in its far memory; nothing
         has changed.
@@ -159,30 +151,29 @@ class TenantHost:
         self._windows.pop(tenant, None)
 
     def change(self, tenant: int) -> None:
-        """Have the nodes execute the commands of another tenant, or, with 0, of this host.
+        """Make the nodes execute the commands of another tenant, or, with 0, of this host.
 
-        The settings and flags of the tenant before are kept, and those that the other one had come back; without any,
-        settings are those after reset. Programs are overwritten in all banks, links reset, and counters cleared;
-        gradients that wait for a round are dropped. Raises ``NotAtRestError`` if a node is busy, or has events, or
-        its far memory owes answers; nothing has changed.
+        The settings and flags of the tenant before are kept, and the other tenant's are restored; at first these are
+        the settings after reset. Programs are overwritten in all banks, links reset, and counters cleared; gradients
+        that wait for a round are dropped. Raises ``NotAtRestError`` if a node is busy, or has events, or its far
+        memory owes answers; nothing has changed.
         """
         if not PRIVILEGED_HOST <= tenant < MOST_TENANTS:
             raise ValueError(f"Tenant must be between 0 and {MOST_TENANTS - 1}, not {tenant!r}")
         self._require_rest(events=True)
         devices = self._devices
-        self._kept[self._tenant] = _Kept(
-            [{name: device.read_register(name) for name in SAVED} for device in devices],
-            [int(device.read_register("FLAGS")) for device in devices])
+        self._kept[self._tenant] = [({name: device.read_register(name) for name in SAVED},
+                                     int(device.read_register("FLAGS"))) for device in devices]
         for device in devices:
             self._forget_programs(device)
             device.write_register("CONTROL", 1)  # and so the links forget the last collective
-        before = self._kept.get(tenant)
-        for rank, device in enumerate(devices):
+        kept = self._kept.get(tenant, [(_reset(), 0)] * len(devices))
+        for device, (settings, flags) in zip(devices, kept, strict=True):
             device.write_register("TENANT", tenant)  # flags, events and programs are gone with it
-            for name, value in (before.settings[rank] if before else _reset()).items():
+            for name, value in settings.items():
                 device.write_register(name, value)
             device.write_register("RESUMED_SET", 0)
-            device.write_register("FLAGS", before.flags[rank] if before else 0)
+            device.write_register("FLAGS", flags)
         for device in devices:
             device.write_register("CONTROL", 2)
         self._tenant = tenant
@@ -202,7 +193,7 @@ class TenantHost:
                 raise NotAtRestError(f"{device.name}: QUIESCE ended with {event}")
 
     def _check(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
-        """Raise ValueError for a tenant or windows that cannot be."""
+        """Raise ``ValueError`` for an impossible tenant or window."""
         if not PRIVILEGED_HOST < tenant < MOST_TENANTS:
             raise ValueError(f"Tenant must be between 1 and {MOST_TENANTS - 1}, not {tenant!r}")
         known = {name: None for device in self._devices for name in _spaces(device)}
@@ -223,7 +214,7 @@ class TenantHost:
                         raise ValueError(f"Window of tenant {tenant} in {name} must be apart from that of tenant "
                                          f"{other}, {size} from {begin} on, not {length} from {base} on")
 
-    def _require_rest(self, *, events: bool = False) -> None:
+    def _require_rest(self, *, events: bool) -> None:
         for device in self._devices:
             status = device.read_fields("STATUS")
             waiting = {name: status[name] for name in ("running", "waiting", "commands", *(["events"] * events))
@@ -246,7 +237,7 @@ class TenantHost:
 
     @contextlib.contextmanager
     def _privileged(self) -> Iterator[None]:
-        """Have the nodes execute this host's commands for a while, with any number of cycles."""
+        """Make the nodes execute this host's commands for a while, with any number of cycles."""
         tenant, budgets = self._tenant, [device.read_register("BUDGET") for device in self._devices]
         if tenant != PRIVILEGED_HOST:
             self.change(PRIVILEGED_HOST)

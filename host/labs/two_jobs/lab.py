@@ -26,7 +26,7 @@ from host.driver.results import Outcome, known
 from host.driver.ring import Ring
 from host.driver.transport import Transport
 from host.driver.words import Words
-from host.features.slots.slot_jobs import rings_of_jobs
+from host.features.slots.rings import rings_of_jobs
 from host.labs.kit import end
 from host.training.reference import Reference
 from host.transports.backdoor import BackdoorTransport, PortTime

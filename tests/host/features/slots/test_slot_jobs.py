@@ -18,7 +18,7 @@ from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.transport import NodeTransport
 from host.features.slots import side_by_side
-from host.features.slots.slot_jobs import place_nodes, rings_of_jobs
+from host.features.slots.rings import place_nodes, rings_of_jobs
 from host.labs.two_jobs import lab as two_jobs
 from host.transports import verilated
 from host.transports.side_by_side import SharedTime
