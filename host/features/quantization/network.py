@@ -50,17 +50,13 @@ class QuantizationConfig:
     """The way in which a network is quantised."""
 
     scheme: Scheme = Scheme.IAQ_MIN
-    #: Bits of a weight's code, in all layers or in each: 4 or 8.
-    bits: int | tuple[int, ...] = 8
-    #: Rounding of weights and their offsets.
-    rounding: Rounding = Rounding.NEAREST
-    #: Whether each output has a scale and an offset of its own.
-    per_channel: bool = False
+    bits: int | tuple[int, ...] = 8  # bits of a weight's code, in all layers or in each: 4 or 8
+    rounding: Rounding = Rounding.NEAREST  # rounding of weights and their offsets
+    per_channel: bool = False  # whether each output has a scale and an offset of its own
     #: Extrema that scales and offsets of weights come from.
     extrema: Extrema = Extrema.ZERO
     calibration: Calibration = Calibration.MINMAX
-    #: Percentile of the magnitudes of activations, for that calibration.
-    percentile: float = 99.9
+    percentile: float = 99.9  # percentile of the magnitudes of activations, for that calibration
 
     def __post_init__(self) -> None:
         bits = (self.bits,) if isinstance(self.bits, int) else self.bits
@@ -74,8 +70,7 @@ class QuantizationConfig:
 class QuantizedLayer:
     """A layer in integers."""
 
-    #: Weights, with scales that are binary32 numbers.
-    weights: QuantizedWeights
+    weights: QuantizedWeights  # weights, with scales that are binary32 numbers
     #: Biases in units of S · Sx.
     bias: Integers
     input: Activation

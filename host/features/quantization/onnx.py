@@ -126,15 +126,12 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
 class Agreement:
     """Comparison of a runtime's answers, the outputs of the largest scores, with those of the integer model."""
 
-    #: Examples with the same answer.
-    equal: int
-    #: Examples whose answer has the largest integer score as well, as other outputs have.
-    tied: int
+    equal: int  # examples with the same answer
+    tied: int  # examples whose answer has the largest integer score as well, as other outputs have
     #: Examples whose answer has an integer score below the largest, by one adjusted weight of the last layer at most:
     #: the change by a hidden activation that is one step off.
     within: int
-    #: Numbers of all other examples.
-    wrong: npt.NDArray[np.int64]
+    wrong: npt.NDArray[np.int64]  # numbers of all other examples
 
     def __str__(self) -> str:
         return (f"{self.equal} equal, {self.tied} of another output with the same integer score, {self.within} "

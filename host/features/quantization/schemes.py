@@ -67,14 +67,11 @@ class QuantizedWeights:
     #: Bits of a code.
     bits: int
     variant: Variant
-    #: Codes in shape (outputs, inputs), 0 to 2^bits - 1.
-    codes: Integers
+    codes: Integers  # codes in shape (outputs, inputs), 0 to 2^bits - 1
     #: Z of each output. All zero, with a float offset.
     offsets: Integers
-    #: S of each output; all the same, if they are of the layer.
-    scales: Floats
-    #: The float offset of each output, Wmin.
-    minima: Floats | None = None
+    scales: Floats  # S of each output; all the same, if they are of the layer
+    minima: Floats | None = None  # the float offset of each output, Wmin
 
     @property
     def adjusted(self) -> Integers:
@@ -184,10 +181,8 @@ class Calibration(enum.Enum):
 class Activation:
     """Activations as integers of 8 bits: the value is the scale times the integer."""
 
-    #: A binary32 number.
-    scale: float
-    #: Whether the integers are -128 to 127, in place of 0 to 255.
-    signed: bool = False
+    scale: float  # a binary32 number
+    signed: bool = False  # whether the integers are -128 to 127, in place of 0 to 255
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.scale) and self.scale > 0 and float(np.float32(self.scale)) == self.scale):
@@ -229,8 +224,7 @@ class Requantization:
     #: Multipliers of 16 bits, with the highest bit set wherever the shift allows that.
     multipliers: npt.NDArray[np.int64]
     shifts: npt.NDArray[np.int64]
-    #: Largest relative difference to the factors.
-    error: float
+    error: float  # largest relative difference to the factors
 
 
 def requantization(factors: npt.NDArray[np.floating]) -> Requantization:

@@ -87,8 +87,7 @@ class Row:
     dense_words: float
     table_words: float
 
-    #: Steps in which tables were trained.
-    steps: int
+    steps: int  # steps in which tables were trained
     #: Cycles in which nodes compute in such a step, of the node that took longest, on average; 0 if the host does.
     cycles: float
     #: Multiplications with centroids for each output of a product, or of the sums for gradients, that a node has

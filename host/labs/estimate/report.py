@@ -26,6 +26,10 @@ def limit(kind: str, row: Row) -> float:
     return next(bar for least, bar in BARS[kind].items() if row.length >= least)
 
 
+def _exceeds(kind: str, row: Row) -> bool:
+    return abs(row.error(row.estimate)) > limit(kind, row)
+
+
 def _columns(kind: str) -> tuple[Column, ...]:
     """Columns of rows in JSON."""
     return (*columns_of(Row), Column("error", of=lambda row: row.error(row.estimate)),
@@ -45,10 +49,7 @@ def describe(parts: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
 
 
 def tables(kind: str, rows: Sequence[Row]) -> list[Table]:
-    """All rows, with those marked that miss their bar; and errors in percent, a row for each target."""
-    def beyond(row: Row) -> bool:
-        return abs(row.error(row.estimate)) > limit(kind, row)
-
+    """All rows, marked where they miss their bar; and errors in percent, a row for each target."""
     def error(value: str, form: str) -> Column:
         return Column(f"{value}_error", format=form, of=lambda row: row.error(getattr(row, value)))
 
@@ -58,7 +59,7 @@ def tables(kind: str, rows: Sequence[Row]) -> list[Table]:
             ("execution", "untouched"), ("first", "T1"), ("second", "T2"), ("estimate", ""))),
         error("estimate", "+.2%"), error("plain", "+.1%"),
         Column("best_single", of=lambda row: f"{row.best_single[0]} {row.error(row.best_single[1]):+.1%}"),
-        Column("truth", format=",.0f")), rows, marked=beyond)
+        Column("truth", format=",.0f")), rows, marked=functools.partial(_exceeds, kind))
     own: dict[str, list[Row]] = {}
     for row in rows:
         own.setdefault(row.target, []).append(row)
@@ -74,21 +75,21 @@ def tables(kind: str, rows: Sequence[Row]) -> list[Table]:
         Column("plain", format=".1f", of=lambda target: 100 * max(abs(row.error(row.plain)) for row in own[target])),
         Column("single", format=".1f", of=lambda target: 100 * max(
             abs(row.error(row.best_single[1])) for row in own[target]))), list(own),
-        marked=lambda target: any(map(beyond, own[target])))
+        marked=lambda target: any(_exceeds(kind, row) for row in own[target]))
     return [everything, overview]
 
 
 def summary(kind: str, rows: Sequence[Row]) -> str:
     """Rows and targets within their bars, and programs with an estimate that is better than any single metric."""
-    within = sum(abs(row.error(row.estimate)) <= limit(kind, row) for row in rows)
     names = dict.fromkeys(row.target for row in rows)
     better = [name for name in names if all(row.better for row in rows if row.target == name)]
     worst = max(rows, key=lambda row: abs(row.error(row.estimate)))
-    missed = [f"{row.target}, {row.program}" for row in rows if abs(row.error(row.estimate)) > limit(kind, row)]
+    missed = [f"{row.target}, {row.program}" for row in rows if _exceeds(kind, row)]
     beyond = f", all but {'; '.join(missed)}" if missed else ""
-    return (f"{within} of {len(rows)} programs are within their bars{beyond}; {sum(row.better for row in rows)} of "
-            f"them, and all of {len(better)} of {len(names)} targets, are closer than any single metric; largest "
-            f"error {worst.error(worst.estimate):+.2%}, of {worst.target}, {worst.program}")
+    return (f"{len(rows) - len(missed)} of {len(rows)} programs are within their bars{beyond}; "
+            f"{sum(row.better for row in rows)} of them, and all of {len(better)} of {len(names)} targets, are "
+            f"closer than any single metric; largest error {worst.error(worst.estimate):+.2%}, of {worst.target}, "
+            f"{worst.program}")
 
 
 def draw(parts: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:

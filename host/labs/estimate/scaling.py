@@ -45,8 +45,7 @@ class Throttled:
     """Rates of the execution machine that stand to those of the target in one ratio."""
 
     alpha: Fraction
-    #: Rate of each part, of its full rate: more than 0, and 1 for at least one.
-    shares: dict[str, Fraction]
+    shares: dict[str, Fraction]  # rate of each part, of its full rate: more than 0, and 1 for at least one
 
     def registers(self, *, slower: int = 1) -> dict[str, int]:
         """Cycles of 65,536 in which each part works, ``slower`` times slower; 0 does not throttle."""

@@ -25,10 +25,8 @@ class Case:
 
     nodes: int
     length: int
-    #: Fraction of the gradients that are not zero.
-    density: float = 1.0
-    #: ``dense``: zero-value gradients and raw weights; ``mx9``: both in that format.
-    codec: str = "dense"
+    density: float = 1.0  # fraction of the gradients that are not zero
+    codec: str = "dense"  # ``dense``: zero-value gradients and raw weights; ``mx9``: both in that format
 
 
 CASES = (

@@ -88,12 +88,9 @@ class Jobs:
     #: Transports to all nodes, whose requests can be late.
     late: list[_LateTransport]
     config: NodeConfig
-    #: Elements of all commands.
-    length: int
-    #: Cycles that nodes wait for each other.
-    timeout: int
-    #: Cycles from one command of the job that is looked at to the next.
-    span: int
+    length: int  # elements of all commands
+    timeout: int  # cycles that nodes wait for each other
+    span: int  # cycles from one command of the job that is looked at to the next
 
     def run_until(self, cycle: int) -> None:
         """Run to a cycle that is to come."""
