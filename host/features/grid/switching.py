@@ -69,7 +69,7 @@ def check_weights(plan: Plan, config: NodeConfig) -> None:
 
 
 class GridNodes(ConnectedNodes):
-    """All nodes of a grid, whether they take part in rings or not.
+    """All nodes of a grid, in rings or not.
 
     Parameters
     ----------
@@ -78,25 +78,19 @@ class GridNodes(ConnectedNodes):
     """
 
     def __init__(self, devices: Sequence[Device], *, rows: int, columns: int, timeout: int = TIMEOUT):
-        self._grid = Topology(rows, columns)
-        if len(devices) != self._grid.nodes:
-            raise ValueError(f"Devices of a {rows} x {columns} grid must be {self._grid.nodes}, not {len(devices)}")
+        self.grid = Topology(rows, columns)  # the whole grid, with all parts enabled
+        if len(devices) != self.grid.nodes:
+            raise ValueError(f"Devices of a {rows} x {columns} grid must be {self.grid.nodes}, not {len(devices)}")
         if any(device.config.topology.ports < 2 for device in devices):
             raise ValueError("Topology of nodes of a grid must be Grid()")
         super().__init__(devices, timeout=timeout)
 
-    @property
-    def grid(self) -> Topology:
-        """The whole grid, with all parts enabled."""
-        return self._grid
-
     def switch(self, plan: Plan) -> None:
         """Set the switches of all nodes.
 
-        All commands must have ended on all nodes: this is what makes sure that no packet is between two of them. With
-        replay, words that have come may not be acknowledged yet, and control words may be on their way, so links are
-        put in order first. Raises ``RingError`` if a packet is still under way at a node, which has changed nothing;
-        other nodes may have.
+        All commands must have ended on all nodes, so that no packet is between two of them. With replay, words may
+        still wait for an acknowledgement, and control words be on the links, so links are put in order first. Raises
+        ``RingError`` if a packet is still under way at a node, which has changed nothing; other nodes may have.
         """
         if len(plan.settings) != self.nodes:
             raise ValueError(f"Plan must be of the {self.nodes} nodes of this grid, not of {len(plan.settings)}")
@@ -183,8 +177,8 @@ class GridCollectives(WeightUpdates):
                                               explain=lambda pending: self._explain(pending, ring))
 
     def _explain(self, pending: PendingCommand[Outcome], ring: int) -> RingError:
-        """Error of a failed command, once no word moves any more. A node that refused something is the cause, or else
-        a link after which packets are missing; nodes that stood still are not."""
+        """Error of a failed command, once no word moves any more. The cause is a node that refused something, or else
+        a link after which packets are missing, but no node that stood still."""
         self._commands.settle(pending.every)
         name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
         reason, cause = "nodes stood still, or gave no event", None
@@ -257,8 +251,8 @@ def _in_flat_rings(what: str) -> property:
 class GridRings(ConnectedNodes):
     """Enabled nodes of a grid, in the rings of a plan.
 
-    Vectors, state and master weights are written and read as in a ring. Rows of vectors are those of the
-    enabled nodes in the order of their numbers. Programs, quorum updates and lists of layers need one flat ring.
+    Vectors, state and master weights are written and read as in a ring; rows of vectors are in the order of nodes.
+    Programs, quorum updates, lists of layers and quantized inference need one flat ring.
 
     Parameters
     ----------

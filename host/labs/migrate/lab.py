@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -185,14 +185,15 @@ def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: 
     if built is not None and fitted(built.node, need, nodes=nodes, planes=built.node.memories.planes) != built.node:
         raise ValueError(f"Model must have room in the memories of {ends.board}, not {length:,} parameters")
     node, slower = (fitted(job.node(interval), need, nodes=nodes) for interval in (1, target.interval))
-    opened = functools.partial(_fabric, nodes=nodes, board=built, device=ends.device)
+    ring = functools.partial(_fabric, nodes=nodes)
+    board = functools.partial(ring, board=built, device=ends.device)
     return [Site(name, output / name, fabric=fabric, workload=lambda: Classifier(data, config.hidden), config=config,
                  keys=keys)
             for name, fabric in (
-                ("source", opened(node, transport=TransportName(ends.source_transport))),
-                ("target", opened(slower, latency=target.latency, threads=target.threads,
-                                  transport=TransportName(ends.transport))),
-                ("stays", _fabric(node, nodes=nodes)))]
+                ("source", functools.partial(board, node, transport=TransportName(ends.source_transport))),
+                ("target", functools.partial(board, slower, latency=target.latency, threads=target.threads,
+                                             transport=TransportName(ends.transport))),
+                ("stays", functools.partial(ring, node)))]
 
 
 def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progress: Progress) -> (
@@ -217,10 +218,11 @@ def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progr
             site.close()
 
 
+@contextlib.contextmanager
 def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: int = 1,
             transport: TransportName = TransportName.VERILATED, board: BoardConfig | None = None,
-            device: str | None = None) -> Callable[[], contextlib.AbstractContextManager[Fabric]]:
-    """Function that opens a ring, or a board; a ``board`` gives its configuration, clock and baud rate."""
+            device: str | None = None) -> Iterator[Fabric]:
+    """A ring, or a board; a ``board`` gives its configuration, clock and baud rate."""
     options: dict[str, Any] = {"latency": latency, "threads": threads}
     line = None
     if transport is not TransportName.VERILATED:
@@ -230,16 +232,11 @@ def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: 
     if transport is TransportName.SERIAL:
         assert line is not None
         options = {"device": device, "frequency": line[0], "baud": line[1]}
-
-    @contextlib.contextmanager
-    def opens() -> Iterator[Fabric]:
-        with open_session(config, nodes=nodes, transport=transport, **options) as session:
-            # A load clears the cycles that a board counts, so time is taken from the host's clock there.
-            clock = ((lambda: int(time.monotonic() * line[0])) if transport is TransportName.SERIAL and line
-                     else (lambda: session.cycle))
-            yield Fabric(session.ring, clock, line)
-
-    return opens
+    with open_session(config, nodes=nodes, transport=transport, **options) as session:
+        # A load clears the cycles that a board counts, so time is taken from the host's clock there.
+        clock = ((lambda: int(time.monotonic() * line[0])) if transport is TransportName.SERIAL and line
+                 else (lambda: session.cycle))
+        yield Fabric(session.ring, clock, line)
 
 
 def _finish(site: Site, progress: Progress) -> tuple[list[bytes], list[float]]:

@@ -11,7 +11,7 @@ import pytest
 from host import cli
 from host.features.quantization import command, files
 from host.features.quantization import experiment as quantize
-from host.features.quantization.candidates import candidates
+from host.features.quantization.experiment import candidates
 from host.features.quantization.network import QuantizationConfig, activations
 from host.training import weight_files as weights
 from host.training.record import DivergenceError

@@ -4,7 +4,7 @@ import re
 from rich.console import Console
 
 from host.features.quantization import experiment as quantize
-from host.features.quantization.candidates import candidates
+from host.features.quantization.experiment import candidates
 from host.features.quantization.report import advice, table, verdict
 from tests.host.features.quantization.networks import GoldenRing, trained
 
