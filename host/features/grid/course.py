@@ -82,15 +82,9 @@ class Stage:
 class Course:
     """Rings of a grid from the first step of a run to the last.
 
-    Raises ``TopologyError``: a request cannot be carried out; the message names it.
-
-    Parameters
-    ----------
-    requests : sequence of Request
-        In any order; those of one step are carried out together.
-    shape : Shape, optional
-        ``FLAT``, or ``GRID`` for sums in two dimensions. By default ``GRID`` where the enabled nodes are whole rows
-        and columns, more than one of each, and all their links are enabled; else ``FLAT``.
+    Requests of one step are carried out together; ``TopologyError`` names one that cannot be. The shape is ``FLAT``,
+    or ``GRID`` for sums in two dimensions: by default ``GRID`` where the enabled nodes are whole rows and columns,
+    more than one of each, and all their links are enabled, else ``FLAT``.
     """
 
     def __init__(self, rows: int, columns: int, requests: Sequence[Request] = (), shape: Shape | None = None):
@@ -208,8 +202,7 @@ def _plan(grid: Topology, shape: Shape | None) -> tuple[Plan, str | None]:
 
 
 class Rings(RingStages):
-    """Rings of a grid, stage by stage of a course; the clock has the cycles so far, None where they are not
-    modelled."""
+    """Rings of a grid, stage by stage; the clock gives the cycles so far, or None where they are not modelled."""
 
     def __init__(self, grid: GridNodes, course: Course, *, clock: Callable[[], Cycles] = lambda: 0):
         self._grid = grid
@@ -241,11 +234,10 @@ class Rings(RingStages):
         return self._course.at(steps) != self.stage
 
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Go on to the stage of the next step, and give its nodes what those of the present one have.
+        """Enter the stage of the next step, and give its nodes the vectors of the present ones.
 
-        Every command has ended on every node, so that nothing is under way: the switches refuse to change otherwise.
-        ``DivergenceError`` if not every word that was sent has been received, ``RingError`` if a packet is under way
-        at a node.
+        Every command must have ended on every node. ``DivergenceError`` if not every word that was sent has been
+        received, ``RingError`` if a packet is under way at a node.
         """
         before, old, begun = self.ring, self.plan, self._clock()
         self.balance(steps)

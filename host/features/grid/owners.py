@@ -121,21 +121,12 @@ def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old
     """Give the nodes of new rings the vectors of the old ones.
 
     Each element of a state plane and of the masters is read from its old owner and written to its new one. Residuals
-    and errors stay with their nodes, or go to the heirs of nodes that leave
-    (:func:`~host.features.grid.owners.hand_over`). Every node is given the weights of rank 0. Everything is read
-    before anything is written, so that a node may be in both rings. Both must be at rest.
+    and errors stay with their nodes, or pass to the heirs of nodes that leave (:func:`hand_over`). Every node gets
+    the weights of rank 0. Everything is read before anything is written, since a node may be in both rings. Both must
+    be at rest, in the order of their plans, which are of a flat ring, or of rings in two dimensions.
 
     Raises ``ValueError``, before anything is read or written: a plan is of rings apart, each with the whole vector,
     or of another number of nodes, or the new nodes have no room.
-
-    Parameters
-    ----------
-    before, after : VectorRing
-        Nodes of the plans, in their :attr:`~host.features.grid.grid.Plan.order`.
-    vector : Allocation
-        The vector, at the start of each memory.
-    old, new : Plan
-        Plans of a flat ring, or of rings in two dimensions.
     """
     for name, ring, plan in (("Old", before, old), ("New", after, new)):
         if ring.nodes != len(plan.active):

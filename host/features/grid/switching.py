@@ -69,13 +69,8 @@ def check_weights(plan: Plan, config: NodeConfig) -> None:
 
 
 class GridNodes(ConnectedNodes):
-    """All nodes of a grid, in rings or not.
-
-    Parameters
-    ----------
-    devices : sequence of Device
-        Nodes in the order of their numbers, joined as in :mod:`host.features.grid.grid`.
-    """
+    """All nodes of a grid, in rings or not, in the order of their numbers, joined as in
+    :mod:`host.features.grid.grid`."""
 
     def __init__(self, devices: Sequence[Device], *, rows: int, columns: int, timeout: int = TIMEOUT):
         self.grid = Topology(rows, columns)  # the whole grid, with all parts enabled
@@ -160,13 +155,8 @@ class GridCollectives(WeightUpdates):
 
     def submit(self, operation: Operation, fields: Sequence[dict[str, int]], *,
                ring: int) -> PendingCommand[Outcome]:
-        """Queue a collective on all rings of rows (0, or a flat one) or of columns (1) at once.
-
-        Parameters
-        ----------
-        fields : sequence of dict
-            Bases, length, turn and stride for each node.
-        """
+        """Queue a collective on all rings of rows (0, or a flat one) or of columns (1) at once, with bases, length,
+        block offset and stride for each node."""
         placed = []
         for seats, own in zip(self._seats, fields, strict=True):
             seat = seats[ring]
@@ -252,12 +242,8 @@ class GridRings(ConnectedNodes):
     """Enabled nodes of a grid, in the rings of a plan.
 
     Vectors, state and master weights are written and read as in a ring; rows of vectors are in the order of nodes.
-    Programs, quorum updates, lists of layers and quantized inference need one flat ring.
-
-    Parameters
-    ----------
-    devices : iterable of Device
-        Enabled nodes in the order of their numbers.
+    Programs, quorum updates, lists of layers and quantized inference need one flat ring. Devices are the enabled
+    nodes in the order of their numbers.
     """
 
     def __init__(self, devices: Iterable[Device], plan: Plan, *, timeout: int = TIMEOUT):
@@ -292,15 +278,7 @@ def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: in
     for a packet has taken all that have come, and its event gives their number. It is the first to time out, so the
     other nodes have its ABORT. No ABORT comes over a link that is cut, so the node after it waits for one until
     TIMEOUT has passed a second time.
-
-    Parameters
-    ----------
-    events : dict
-        Events of nodes, by their numbers in the grid.
-    ring : int
-        Number of the rings that the collective was on.
-    timeout : int
-        Cycles without a word after which a node has timed out.
+    ``events`` are by the numbers of nodes in the grid, ``ring`` is the number of the collective's rings.
     """
     found = []
     for members in _rings(plan, ring):

@@ -94,20 +94,11 @@ def _parameters(layer: Layer, lanes: int) -> Words:
 
 def program(layers: Sequence[Layer], *, lanes: int, gradient_words: int, weight_words: int,
             gradient_base: int = 0, weight_base: int = 0) -> Program:
-    """Lay layers out in buffers of given sizes.
+    """Lay layers out in buffers of both memories: sizes in elements, and addresses that are multiples of 32.
 
-    Raises ``ValueError``: layers do not follow each other, or there is no room for them and one sample.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Each has as many inputs as the one before has outputs, and the last of them is the only one that is ``last``.
-    lanes : int
-        Elements in a memory row.
-    gradient_words, weight_words : int
-        Elements of the buffers in both memories.
-    gradient_base, weight_base : int
-        Addresses of the buffers, multiples of 32.
+    The inputs of each layer are the outputs of the one before, only the final one is ``last``, and ``lanes`` are the
+    elements of a memory row. Raises ``ValueError``: layers do not follow each other, or there is no room for them and
+    one sample.
     """
     _check(layers, lanes)
     listed = _rows(LAYER_WORDS * len(layers), BASE_ALIGNMENT) * BASE_ALIGNMENT
@@ -211,22 +202,19 @@ class NodeInference:
 
     def infer(self, layers: Sequence[Layer], x: npt.ArrayLike, *, data: Buffer | None = None,
               lists: Buffer | None = None) -> InferOutcome:
-        """Run integer layers on samples, in a run of equal length on each node.
+        """Run integer layers on samples, of which each node has an equal share.
 
-        Layers go to a buffer of each node's weight memory, and all else to a buffer of its gradient memory; the
-        contents of both are lost. If there is no room for all samples of a node, several commands run.
+        Layers are written to buffer ``lists`` of each node's weight memory, and all else to buffer ``data`` of its
+        gradient memory, by default the whole memories; the contents of both are lost. If there is no room for all
+        samples of a node, several commands run.
 
         Raises ``RingError``: a command failed on at least one node; ``ValueError``: there is no room for the layers
         and one sample, or they do not follow each other.
 
         Parameters
         ----------
-        layers : sequence of Layer
-            The last one, and no other, is ``last``.
         x : array of int
             A row of inputs for each sample: uint8, or int8 where the first layer is ``signed``.
-        data, lists : Buffer, optional
-            Buffers in gradients and in weights; by default the whole memories.
         """
         data = self._memory.whole("gradients") if data is None else place(data, "gradients")
         lists = self._memory.whole("weights") if lists is None else place(lists, "weights")

@@ -55,14 +55,8 @@ class TenantDevice(Device):
     """Node that its privileged host uses for the job of a tenant.
 
     Requests are the tenant's, except writes of privileged registers. So a ring of such devices can be used like a
-    ring without tenants, while the nodes execute the tenant's commands; addresses are in its windows.
-
-    Parameters
-    ----------
-    device : Device
-        The node, asked as the privileged host.
-    windows : mapping of str to (int, int)
-        Base and length of the tenant's windows.
+    ring without tenants, while the nodes execute the tenant's commands; addresses are in its windows, which have a
+    base and a length for each memory. ``device`` is the node of the privileged host.
     """
 
     def __init__(self, device: Device, *, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
@@ -84,13 +78,7 @@ class TenantDevice(Device):
 
 
 class TenantHost:
-    """Privileged host of nodes with tenants.
-
-    Parameters
-    ----------
-    devices : sequence of Device
-        Nodes of a ring, asked as the privileged host. All get the same windows and the same tenant.
-    """
+    """Privileged host of the nodes of a ring, all of which have the same windows and the same tenant."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         for device in devices:
@@ -123,12 +111,9 @@ class TenantHost:
 
         Parameters
         ----------
-        tenant : int
-            1 or 2.
         windows : mapping of str to (int, int)
             Base and length by memory, in elements: multiples of 32, within the memory, and apart from those of the
-            other tenant. A memory that is not named has none, nor has a node without that memory. ``far`` is the far
-            memory of nodes that move activations there.
+            other tenant. Other memories have no window. ``far`` is the far memory of nodes that move activations.
         """
         self._check(tenant, windows)
         self._require_rest(events=FAR in {**windows, **self._windows.get(tenant, {})})

@@ -193,16 +193,9 @@ def pending(jobs: Iterable[Job], folder: Path) -> list[Job]:
 def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, processes: int = 2,
             ended: Callable[[Ended], None] = lambda job: None,
             tick: Callable[[State], None] = lambda state: None) -> list[Ended]:
-    """Do jobs that have no result yet, and return the jobs that failed or that need a failed one.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the results.
-    engine : Engine, optional
-        By default ``processes`` processes of this machine.
-    ended, tick : callable
-        Called with each job that has ended, and with the state now and then.
+    """Do jobs that have no result in ``folder`` yet, by default in ``processes`` processes of this machine, and
+    return the jobs that failed or that need a failed one. ``ended`` is called with each job that has ended, ``tick``
+    with the state now and then.
     """
     engine = LocalEngine(folder, processes) if engine is None else engine
     folder.mkdir(parents=True, exist_ok=True)
