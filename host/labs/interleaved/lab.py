@@ -3,7 +3,7 @@ table of docs/ring/interleaved.md."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from hdl.config import Memories, NodeConfig, Peer, Weights
 from host.columns import Column, Table, show
@@ -32,15 +32,14 @@ CASES = tuple(Case(nodes=nodes, length=length, density=density, codec=codec)
                                              (16384, 1.0, "mx9")) for nodes in (2, 4, 8))
 
 
-def measure(cases: tuple[Case, ...] = CASES, *, announce: Callable[[str], None] = lambda stage: None
-            ) -> Iterator[tuple[Case, int, int]]:
+def measure() -> Iterator[tuple[Case, int, int]]:
     """Measure cycles with credits, in the order without the option and in the interleaved one."""
     def cycles(case: Case, *, interleaved: bool) -> int:
         config = _NODES[case.codec].replace(role=Peer(interleaved=interleaved))
-        with open_session(config, nodes=case.nodes, host_port=False, latency=LATENCY, announce=announce) as session:
+        with open_session(config, nodes=case.nodes, host_port=False, latency=LATENCY) as session:
             return measured_update(session.ring, case.length, case.density)
 
-    for case in cases:
+    for case in CASES:
         yield case, cycles(case, interleaved=False), cycles(case, interleaved=True)
 
 

@@ -112,11 +112,10 @@ def _update(ring: Ring, case: Case, root: int | None) -> int:
     return cycles
 
 
-def measure(cases: tuple[Case, ...] = CASES, *, node: NodeConfig = NODE,
-            announce: Callable[[str], None] = lambda stage: None) -> Iterator[Row]:
-    """Measure cases, in order; ``announce`` is called with the name of each stage of a build as it begins."""
-    for case in cases:
-        opened = functools.partial(open_session, node, nodes=case.nodes, host_port=False, latency=case.latency,
+def measure(*, announce: Callable[[str], None]) -> Iterator[Row]:
+    """Measure all cases, in order; ``announce`` is called with the name of each stage of a build as it begins."""
+    for case in CASES:
+        opened = functools.partial(open_session, NODE, nodes=case.nodes, host_port=False, latency=case.latency,
                                    announce=announce)
         with opened() as session:
             clean = _update(session.ring, case, None)
@@ -125,7 +124,7 @@ def measure(cases: tuple[Case, ...] = CASES, *, node: NodeConfig = NODE,
             rates = link_rates(ring)
             root = choose(ring, case.length, rates, latency=case.latency).root
             options = {"rates": [float(case.rate) if rank == case.link else 1.0 for rank in range(case.nodes)],
-                       "latency": case.latency, "segment": node.segment, "credits": node.link.ingress}
+                       "latency": case.latency, "segment": NODE.segment, "credits": NODE.link.ingress}
             yield Row(case=case, clean=clean, block_offset=_update(ring, case, None),
                       root_reduce=_update(ring, case, case.link),
                       modelled_block_offset=update_cycles(case.length, case.nodes, **options),

@@ -73,9 +73,7 @@ class Formats:
     @property
     def named(self) -> frozenset[str]:
         """The formats that the pair measures."""
-        if self.weights == RAW:
-            return frozenset({RAW if self.gradients == ZERO_VALUE else self.gradients})
-        return frozenset({self.weights} if self.gradients == ZERO_VALUE else {self.weights, self.gradients})
+        return frozenset({self.weights, self.gradients} - {RAW, ZERO_VALUE} or {RAW})
 
     @property
     def label(self) -> str:
@@ -116,13 +114,11 @@ class SweepConfig:
     synth: bool = True
 
     def __post_init__(self) -> None:
-        known = dict.fromkeys([*WEIGHT_CODECS, *GRADIENT_CODECS])
-        for name in self.formats or ():
-            if name not in known:
-                raise ValueError(choice_error("Format", known, name))
-        for name in self.compute_formats or ():
-            if name not in OPERANDS:
-                raise ValueError(choice_error("Compute format", OPERANDS, name))
+        for what, known, chosen in (("Format", dict.fromkeys([*WEIGHT_CODECS, *GRADIENT_CODECS]), self.formats),
+                                    ("Compute format", OPERANDS, self.compute_formats)):
+            for name in chosen or ():
+                if name not in known:
+                    raise ValueError(choice_error(what, known, name))
         if self.compute_formats is not None and WorkloadName.DIGITS not in self.workloads:
             raise ValueError("Compute formats are for workload digits, which must be among the workloads")
         for nodes in self.nodes or ():
@@ -147,8 +143,8 @@ class SweepConfig:
         return pairs
 
     def places(self, gradients: str) -> bool:
-        """Whether the units of a codec of gradients are placed, which takes longer than all else about a format:
-        unless asked for, only those of the few in :data:`BOTH`."""
+        """Whether the units of a codec of gradients are placed: of all where asked for, else of those in
+        :data:`BOTH`, since it takes longer than everything else about a format."""
         return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
 
     @property
@@ -159,8 +155,8 @@ class SweepConfig:
         return [name for name in OPERANDS if self.compute_formats is None or name in self.compute_formats]
 
     def area(self, compute_format: str) -> JobKind | None:
-        """How the array of a format of products is measured: placed, but for that of binary32, which takes longest
-        and is counted alone unless the sweep is full."""
+        """How the array of a format of products is measured: placed, except that of binary32, which takes longest and
+        is only counted unless the sweep is full."""
         if not self.synth:
             return None
         return JobKind.PLACE if self.full or compute_format != FP32 else JobKind.COUNT

@@ -88,9 +88,7 @@ class Jobs:
     #: Transports to all nodes, whose requests can be late.
     late: list[_LateTransport]
     config: NodeConfig
-    length: int  # elements of all commands
     timeout: int  # cycles that nodes wait for each other
-    span: int  # cycles from one command of the measured job to the next
 
     def run_until(self, cycle: int) -> None:
         """Run to a later cycle."""
@@ -116,7 +114,7 @@ class Jobs:
 
 
 @contextlib.contextmanager
-def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES, length: int) -> Iterator[Jobs]:
+def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES) -> Iterator[Jobs]:
     """Both jobs on a simulated ring, with a time-out of two superframes; memories are accessed directly."""
     timeout = 2 * JobFrame.of(config).cycles
     with OpenRing([library] * nodes) as opened:
@@ -127,8 +125,7 @@ def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES, leng
         late = [_LateTransport(transport, simulation.run) for transport in opened.transports]
         devices = [Device(BackdoorTransport(transport, simulation, rank, config, time), config, name=f"node {rank}")
                    for rank, transport in enumerate(late)]
-        yield Jobs(rings_of_jobs(devices, timeout=timeout), simulation, late, config, length, timeout,
-                   span=8 * length + 12 * timeout)
+        yield Jobs(rings_of_jobs(devices, timeout=timeout), simulation, late, config, timeout)
 
 
 class _Work:
@@ -215,16 +212,17 @@ def measure(config: NodeConfig, library: Library, job: int, *, length: int, node
     where commands of the job begin in the same cycles. ``counters`` of the nodes must be equal, too."""
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, behave in BEHAVIOURS.items():
-        with open_jobs(config, library, nodes=nodes, length=length) as jobs:
+        with open_jobs(config, library, nodes=nodes) as jobs:
             works = [_Work(ring, length, seed) for seed, ring in enumerate(jobs.rings)]
             jobs.rings[job].counters.clear()
             begin, cycles = jobs.simulation.cycle + 2 * JobFrame.of(config).cycles, {}
+            span = 8 * length + 12 * jobs.timeout  # from one command of the measured job to the next
             for number, operation in enumerate(operations):
-                jobs.run_until(begin + number * jobs.span)
+                jobs.run_until(begin + number * span)
                 pending = works[job].submit(operation)
                 behave(jobs, works[1 - job], 1 - job)
                 cycles[f"{number + 1} {operation.name.lower().replace('_', '-')}"] = works[job].finish(pending)
-            jobs.run_until(begin + len(operations) * jobs.span)
+            jobs.run_until(begin + len(operations) * span)
             cycles["counters"] = tuple(value for node in jobs.rings[job].counters.read() for value in node.values())
             found[name] = cycles
     return found

@@ -51,7 +51,7 @@ def test_apart(job):
 def test_small():
     """Two jobs of two nodes, commands in turn; all nodes have one TIME, which no reset of a job makes invalid."""
     generator = np.random.default_rng(4)
-    with two_jobs.open_jobs(CONFIG, rings.library(CONFIG), nodes=4, length=LENGTH) as jobs:
+    with two_jobs.open_jobs(CONFIG, rings.library(CONFIG), nodes=4) as jobs:
         for number in range(4):
             pending, sums = [], []
             for ring in jobs.rings:

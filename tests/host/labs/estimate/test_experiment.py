@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from hdl.node import Node
-from host.labs.estimate import report
+from host.labs.estimate import lab as report
 from host.labs.estimate.experiment import Bench, check_delay, compare, rates_of, ratios, throttle
 from host.labs.estimate.machine import EXECUTION, TARGETS, Machine, Opened, SlowPortNode, opened
 from host.labs.estimate.program import Case, compute_cycles, prepare
