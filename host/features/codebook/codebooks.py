@@ -22,8 +22,7 @@ __all__ = ["Codebook", "codebook", "codebook_words", "kmeans", "mantissa_centroi
 Numbers = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-#: Maximum number of steps of a clustering.
-_STEPS = 2_000
+_STEPS = 2_000  # maximum number of steps of a clustering
 
 
 def kmeans(values: npt.ArrayLike, count: int) -> Numbers:

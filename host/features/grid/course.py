@@ -31,8 +31,7 @@ from host.training.workloads import Workload
 
 __all__ = ["Course", "Request", "Rings", "Stage", "course_of", "grid_size"]
 
-#: Shapes in which all nodes train one model.
-SHAPES = (Shape.GRID, Shape.FLAT)
+SHAPES = (Shape.GRID, Shape.FLAT)  # shapes in which all nodes train one model
 
 
 def grid_size(text: str) -> tuple[int, int]:

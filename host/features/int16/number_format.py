@@ -29,10 +29,8 @@ from host.training.optimizers import SGD, Optimizer
 
 __all__ = ["WEIGHT_FRACTION", "FixedPoint", "check_optimizer"]
 
-#: Bits of fraction of a weight of 16 bits.
-WEIGHT_FRACTION = 12
-#: The first learning rate, in last places, is at least 2 to the power of minus this.
-_FINER = 3
+WEIGHT_FRACTION = 12  # bits of fraction of a weight of 16 bits
+_FINER = 3  # the first learning rate, in last places, is at least 2 to the power of minus this
 _LEAST, _MOST = -(1 << 15), (1 << 15) - 1
 _ONE = 1 << 16
 

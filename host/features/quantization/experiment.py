@@ -47,8 +47,7 @@ __all__ = ["INPUT_SCALE", "UNITS", "Candidate", "candidates", "check_layers", "c
 
 Row = dict[str, Any]
 
-#: Pixels are multiples of this.
-INPUT_SCALE = 1 / 16
+INPUT_SCALE = 1 / 16  # pixels are multiples of this
 
 #: Units for an integer offset and for a float one, by the names that `make synth` has; each for 8 bits and for 4.
 _UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}

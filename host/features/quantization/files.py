@@ -69,21 +69,17 @@ def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str
 def load(path: Path) -> QuantizedNetwork:
     """Read a network from a file; ``ValueError`` if it is not one of those that :func:`save` writes, with the first
     mistake, ``OSError`` if it cannot be read."""
-    arrays = read_arrays(path, _expected(), largest=LARGEST)
+    fields = {name: (kind, shape) for scheme in Scheme for last in (False, True)
+              for name, (kind, shape) in _fields(scheme, last=last).items()}
+    dimensions = {"": 0, "outputs": 1, "outputs, inputs": 2}
+    arrays = read_arrays(path, {
+        **{name: Kind(kind) for name, kind in _HEADER.items()},
+        **{rf"(0|[1-9][0-9]{{0,3}})\.{name}": Kind(kind, dimensions[shape])
+           for name, (kind, shape) in fields.items()}}, largest=LARGEST)
     try:
         return _network(arrays)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def _expected() -> dict[str, Kind]:
-    """Arrays that a file may have, by regular expressions of their names."""
-    fields = {name: (kind, shape) for scheme in Scheme for last in (False, True)
-              for name, (kind, shape) in _fields(scheme, last=last).items()}
-    dimensions = {"": 0, "outputs": 1, "outputs, inputs": 2}
-    return {**{name: Kind(kind) for name, kind in _HEADER.items()},
-            **{rf"(0|[1-9][0-9]{{0,3}})\.{name}": Kind(kind, dimensions[shape])
-               for name, (kind, shape) in fields.items()}}
 
 
 def _network(arrays: Arrays) -> QuantizedNetwork:

@@ -16,8 +16,7 @@ __all__ = ["SCHEMA", "SKEWED", "TRAINED", "advice", "draw", "table", "verdict"]
 
 Row = dict[str, Any]
 
-#: Networks: as it was trained, and with a skewed last layer.
-TRAINED, SKEWED = "trained", "skewed"
+TRAINED, SKEWED = "trained", "skewed"  # networks: as it was trained, and with a skewed last layer
 
 #: Report of ``gradring quantize``.
 SCHEMA = Schema("gradring.quantization", 2, columns_of(

@@ -22,8 +22,7 @@ __all__ = ["BITS", "Activation", "Calibration", "Extrema", "QuantizedWeights", "
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-#: Bits that a code may have.
-BITS = (4, 8)
+BITS = (4, 8)  # bits that a code may have
 
 #: Quotients that miss an integer by float64's own rounding are that integer, also where they are truncated.
 _ALMOST = 1 + 2.0**-48

@@ -27,14 +27,11 @@ from host.driver.words import Words, fields, pack, places
 __all__ = ["MOST_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "place_of"]
 
 _MESSAGE, _HEADER = places(message_header_layout()), places(header_layout())
-#: Messages that have no answer yet, of all nodes together: the number that each gate keeps.
-WINDOW = 4
-#: Nodes of a ring whose ranks a message can name.
-MOST_NODES = 15
+WINDOW = 4  # messages that have no answer yet, of all nodes together: the number that each gate keeps
+MOST_NODES = 15  # nodes of a ring whose ranks a message can name
 #: Cycles without a packet, and packets of others, after which a message is repeated.
 PATIENCE, OTHERS = 8192, 32
-#: Cycles that a node waits for an event in one request: a longer wait is several requests.
-SLICE = 4096
+SLICE = 4096  # cycles that a node waits for an event in one request: a longer wait is several requests
 #: Words of registers or memories in a message, next to header and address, or header and status.
 _PART = MESSAGE_WORDS - 2
 _READS = (Opcode.READ_REGISTER, Opcode.READ_MEMORY)

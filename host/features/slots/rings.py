@@ -11,8 +11,7 @@ from host.driver.ring import Ring
 
 __all__ = ["place_in_ring", "place_nodes", "rings_of_jobs", "wait_for_time"]
 
-#: Periods of SYNCs in which nodes should have a TIME.
-_SYNCS = 8
+_SYNCS = 8  # periods of SYNCs in which nodes should have a TIME
 
 
 def place_in_ring(devices: Devices) -> None:

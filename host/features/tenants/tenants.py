@@ -40,11 +40,13 @@ _PRIVILEGED = frozenset(register(name).address for name in PRIVILEGED)
 SAVED = tuple(entry.name for entry in REGISTERS
               if entry.access is Access.SETTING and entry.name not in (*PRIVILEGED, "RESUMED_SET"))
 
-#: Cycles that a node has for a QUIESCE.
-_PATIENCE = 100_000
+#: The same settings after reset.
+_RESET = {entry.name: from_bits(entry, np.array([entry.reset], np.uint32), integers=False)
+          for entry in REGISTERS if entry.name in SAVED}
 
-#: Requests in which a far memory must have given its answers.
-_TRIES = 1_000
+_PATIENCE = 100_000  # cycles that a node has for a QUIESCE
+
+_TRIES = 1_000  # requests in which a far memory must have given its answers
 
 
 class NotAtRestError(DeviceError):
@@ -152,7 +154,7 @@ class TenantHost:
         for device in devices:
             self._forget_programs(device)
             device.write_register("CONTROL", 1)  # and so the links forget the last collective
-        kept = self._kept.get(tenant, [(_reset(), 0)] * len(devices))
+        kept = self._kept.get(tenant, [(_RESET, 0)] * len(devices))
         for device, (settings, flags) in zip(devices, kept, strict=True):
             device.write_register("TENANT", tenant)  # flags, events and programs are gone with it
             for name, value in settings.items():
@@ -262,12 +264,6 @@ class TenantHost:
                 device.load_program(queue, [Command(operation=Operation.QUIESCE)] * config.programs.depth,
                                     idle=bool(idle))
                 device.load_program(queue, [], idle=bool(idle))
-
-
-def _reset() -> dict[str, int | float]:
-    """Settings after reset."""
-    return {entry.name: from_bits(entry, np.array([entry.reset], np.uint32), integers=False)
-            for entry in REGISTERS if entry.name in SAVED}
 
 
 def _set(device: Device, tenant: int, name: str, base: int, length: int) -> None:

@@ -151,13 +151,6 @@ def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
     return max(traffic.bound, int(-(-owned * config.optimizer.interval // config.optimizer.lanes)))
 
 
-def _formats(ring: Ring) -> str:
-    """Codecs, as the configuration of a row has them."""
-    if (ring.formats.weight_codec, ring.formats.gradient_codec) == (RAW, ZERO_VALUE):
-        return ""
-    return f", weights {ring.formats.weight_codec}, gradients {ring.formats.gradient_codec}"
-
-
 def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
     """Plain and fused all-reduce of dense and of sparse gradients, the scatter-reduce phase of each, and a
     reduce-scatter; and a plain all-reduce of gradients that are sparse in positions of their own on each node.
@@ -166,9 +159,10 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
     gradients are dense, and the plain all-reduce is left out where it goes through none.
     """
     rows = []
-    formats = _formats(ring)
+    codecs = ring.formats.weight_codec, ring.formats.gradient_codec
+    formats = "" if codecs == (RAW, ZERO_VALUE) else f", weights {codecs[0]}, gradients {codecs[1]}"
     weights = np.random.default_rng(0).standard_normal(length).astype(np.float32) / 10
-    centroids = codebook(ring.formats.weight_codec, weights) if ring.formats.has_codebook else None
+    centroids = codebook(codecs[0], weights) if ring.formats.has_codebook else None
     if centroids is not None:
         ring.memory.write_codebook(centroids)
     sgd = Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1)
@@ -176,10 +170,10 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
         values = gradients(ring.nodes, density, length, apart=kind == _APART)
         update = Reference(ring, weights, 0, centroids).step(list(values), sgd)
         collectives = {"fused_update": (update, update_bound(ring, update, length))}
-        if not formats or ring.formats.gradient_codec != ZERO_VALUE:
+        if not formats or codecs[1] != ZERO_VALUE:
             sums = {}
             for name, add in (("reduce_scatter", golden.reduce_scatter), ("all_reduce", golden.all_reduce)):
-                traffic = add(golden.bits(values), gradient_codec=GRADIENT_CODECS[ring.formats.gradient_codec],
+                traffic = add(golden.bits(values), gradient_codec=GRADIENT_CODECS[codecs[1]],
                               residuals=np.zeros(values.shape, np.uint32), segment=ring.formats.segment,
                               lanes=ring.formats.lanes)[1]
                 sums[name] = traffic, traffic.bound

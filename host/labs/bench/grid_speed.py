@@ -4,26 +4,20 @@ A row ``grid.fused_update`` compares with the fused update of the flat ring thro
 compares the three commands, queued one after the other, with the sum of the three one by one.
 """
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hdl.board import node_of
 from hdl.config import NodeConfig, Weights
 from hdl.features.grid.feature import Grid
-from host.driver.device import Device
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import Outcome, known
 from host.driver.ring import Ring
-from host.features.grid.grid import Shape, Topology
+from host.features.grid.grid import Shape
 from host.features.grid.switching import GridNodes, GridRings
-from host.transports.session import LATENCY
-from host.transports.verilated import VerilatedTransport
-from sim.verilated.build import build_ring
-from sim.verilated.ring import VerilatedRing
+from host.transports.session import open_session
 
 __all__ = ["CODECS", "COMMANDS", "GRIDS", "LENGTH", "UPDATE", "limit", "measure", "rows"]
 
@@ -35,28 +29,12 @@ CODECS = (("raw", "raw"), ("raw", "zero_value"), ("mx9", "mx9"))
 #: Names of rows.
 UPDATE, COMMANDS = "grid.fused_update", "grid.commands"
 
-#: Maximum ratios of rows.
-_LIMITS = {UPDATE: 1.04, COMMANDS: 1.02}
+_LIMITS = {UPDATE: 1.04, COMMANDS: 1.02}  # maximum ratios of rows
 
 #: Fields of a command for its operands.
 _FIELDS = ("gradient_base", "weight_base", "state_base", "length", "stride")
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.1, first_decay=0.9)
-
-
-@contextlib.contextmanager
-def _open_grid(config: NodeConfig, rows: int, columns: int) -> Iterator[GridNodes]:
-    """Grid of simulated nodes."""
-    wiring = [((node, port), (end, port)) for (node, port), end in Topology(rows, columns).links.items()]
-    library = build_ring(node_of(config), identity=f"Node({config})")
-    with contextlib.closing(VerilatedRing(library, nodes=rows * columns, wiring=wiring)) as simulation:
-        for link in simulation.links:
-            link.set_latency(data=LATENCY, credit=LATENCY)
-        devices = [Device(VerilatedTransport(simulation, node), config, name=f"node {node}")
-                   for node in range(rows * columns)]
-        grid = GridNodes(devices, rows=rows, columns=columns)
-        grid.connect()
-        yield grid
 
 
 def limit(row: dict[str, Any]) -> float:
@@ -112,8 +90,9 @@ def rows(*, announce: Callable[[str], None] = lambda stage: None) -> list[dict[s
         for height, width in GRIDS:
             name = f"{height} x {width}, K={LENGTH}, weights {weights}, gradients {gradients}"
             announce(f"grid: {name}")
-            with _open_grid(config, height, width) as grid:
-                cycles = measure(grid)
+            with open_session(config, nodes=height * width, grid=(height, width)) as session:
+                assert session.grid is not None
+                cycles = measure(session.grid)
             queued, alone, flat = (sum(cycles[which]) for which in ("queued", "alone", "flat"))
             result += [{"name": title, "config": name, "measured": queued, "bound": bound, "ratio": queued / bound,
                         "unit": "cycles"} for title, bound in ((UPDATE, flat), (COMMANDS, alone))]

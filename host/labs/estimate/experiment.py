@@ -14,8 +14,7 @@ __all__ = ["REGISTERS", "Bench", "Row", "check_delay", "compare", "rates_of", "r
 REGISTERS = {"link": ("THROTTLE_LINK", 0), "memory": ("THROTTLE_MEMORY", 0), "compute": ("THROTTLE_COMPUTE", 0),
              "optimizer": ("THROTTLE_COMPUTE", 16), "host": ("THROTTLE_HOST", 0)}
 
-#: Longest delay of a link, and cycles without a word before a new one counts.
-_LONGEST, _QUIET = 255, 300
+_LONGEST, _QUIET = 255, 300  # longest delay of a link, and cycles without a word before a new one counts
 
 
 @dataclasses.dataclass(frozen=True)

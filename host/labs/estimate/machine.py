@@ -29,8 +29,7 @@ from sim.verilated.ring import VerilatedRing
 
 __all__ = ["EXECUTION", "NODE", "NODES", "RATIOS", "TARGETS", "Machine", "Opened", "SlowPortNode", "built", "opened"]
 
-#: Nodes of the ring of every machine.
-NODES = 2
+NODES = 2  # nodes of the ring of every machine
 
 #: Node that runs programs: 8 multiply-adds per cycle.
 NODE = NodeConfig(

@@ -23,8 +23,7 @@ from fractions import Fraction
 
 __all__ = ["FULL", "Throttled", "alpha_of", "estimate", "plain", "throttled"]
 
-#: Cycles that a rate of a throttle counts in.
-FULL = 1 << 16
+FULL = 1 << 16  # cycles that a rate of a throttle counts in
 
 
 def alpha_of(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) -> Fraction:

@@ -15,8 +15,7 @@ from host.training.optimizers import Adam
 
 __all__ = ["job_speed_lab", "train"]
 
-#: Steps of the training.
-_STEPS = 10
+_STEPS = 10  # steps of the training
 
 
 def train(steps: int, *, inputs: int = 784, hidden: int = 128, batch: int = 128

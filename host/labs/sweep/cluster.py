@@ -22,8 +22,7 @@ from host.printable import one_line
 
 __all__ = ["ClusterEngine", "needed"]
 
-#: Seconds in which a scheduler must answer.
-_ANSWERS = 10
+_ANSWERS = 10  # seconds in which a scheduler must answer
 
 
 def needed() -> None:

@@ -26,8 +26,7 @@ __all__ = ["CELLS", "ROOT", "Ended", "Engine", "Job", "JobKind", "Running", "Swe
 
 ROOT = toolchain.ROOT
 
-#: To be raised when results change although nothing that they depend on has changed.
-_VERSION = 1
+_VERSION = 1  # to be raised when results change although nothing that they depend on has changed
 
 
 class SweepError(ExpectedError):
@@ -66,8 +65,7 @@ class Job:
         return f"{self.name}-{self.digest}.json"
 
 
-#: Beginning of the names of modules in an installed wheel.
-_WITHIN = __name__.rpartition("host.")[0]
+_WITHIN = __name__.rpartition("host.")[0]  # beginning of the names of modules in an installed wheel
 #: For jobs of a kind: modules, whose imports are followed, folders whose files may all be used, and packages.
 _NEEDS = {
     JobKind.BUILD: (("hdl.node", "sim.verilated.build"), ("hdl/features",),

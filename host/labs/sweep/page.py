@@ -26,8 +26,7 @@ _MARKERS = ("^", "o", "s", "D", "v", "P", "X", "p", "h")
 #: Square points of markers of the largest codecs, and of codecs without an area.
 _LARGEST, _UNKNOWN = 420.0, 26.0
 _DPI = 130
-#: Loss above that of raw weights, as a fraction, that counts as equal.
-_TOLERANCE = 0.05
+_TOLERANCE = 0.05  # loss above that of raw weights, as a fraction, that counts as equal
 
 _RUN = columns_of(
     "workload", Column("nodes", title="N"), "steps loss:.4f", Column("accuracy", ".2%", "test"),

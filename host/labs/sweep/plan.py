@@ -47,8 +47,7 @@ NODE: dict[WorkloadName, NodeConfig] = {
 #: Epochs of digits and steps of text, of a short run and of a full one.
 EPOCHS, STEPS = (3, TrainingConfig.epochs), (40, 200)
 INTERVAL = 20
-#: A short run on text is measured on every ``SAMPLE``-th of the held-out sequences.
-SAMPLE = 4
+SAMPLE = 4  # a short run on text is measured on every ``SAMPLE``-th of the held-out sequences
 
 # Formats of products.
 
@@ -56,8 +55,7 @@ SAMPLE = 4
 MACS = 16
 #: Words of a node's activation memory: layers, lists and shares of half a batch of digits.
 ACTIVATION_WORDS = 16_384
-#: Ring sizes, unless others are asked for.
-PRODUCT_NODES = (4,)
+PRODUCT_NODES = (4,)  # ring sizes, unless others are asked for
 
 Row = dict[str, Any]
 
@@ -80,8 +78,7 @@ class Formats:
         return f"{self.weights}+{self.gradients}"
 
 
-#: The pair that all others are compared with.
-BASE = Formats(RAW, ZERO_VALUE)
+BASE = Formats(RAW, ZERO_VALUE)  # the pair that all others are compared with
 #: Pairs that a sweep measures on text, unless it is full or formats were named.
 MAIN = (BASE, *(Formats(name, ZERO_VALUE) for name in ("bf16", "mx9", "mx6", "mx4", "mxfp8_e4m3")),
         Formats(RAW, "mx9"), Formats("mx9", "mx9"))

@@ -31,12 +31,9 @@ from sim.verilated import toolchain
 
 __all__ = ["GRACE", "QUIET", "attempt", "job_of", "order_of", "work"]
 
-#: Sequences in a step of text.
-BATCH = 64
-#: Seconds in which a worker must end all its processes, before it is killed.
-GRACE = 3
-#: Seconds between two signs of life.
-QUIET = 0.5
+BATCH = 64  # sequences in a step of text
+GRACE = 3  # seconds in which a worker must end all its processes, before it is killed
+QUIET = 0.5  # seconds between two signs of life
 _ERRORS = (ValueError, OSError, DeviceError, RingError, TrainingError, toolchain.ToolError)
 
 

@@ -228,13 +228,6 @@ def measure(config: NodeConfig, library: Library, job: int, *, length: int, node
     return found
 
 
-def _single(library: Library, length: int) -> int:
-    """Cycles of a fused update on half of the nodes, with their own slots."""
-    with open_session(ALONE, nodes=_NODES // JOBS, host_port=False, latency=LATENCY) as session:
-        work = _Work(session.ring, length, 0)
-        return max(work.finish(work.submit(Operation.FUSED_UPDATE)))
-
-
 def table(job: int, cycles: dict[str, dict[str, tuple[int, ...]]], length: int) -> Table:
     """Cycles of each command of a job on the slowest node, by the behaviour of the other job."""
     rest = cycles["rests"]
@@ -260,7 +253,9 @@ def two_jobs_lab() -> None:
         show(table(job, cycles, length))
         differ |= any(values != cycles["rests"] for values in cycles.values())
         both = max(both, max(max(value) for key, value in cycles["rests"].items() if "fused" in key))
-    single = _single(library, length)
+    with open_session(ALONE, nodes=_NODES // JOBS, host_port=False, latency=LATENCY) as session:
+        work = _Work(session.ring, length, 0)
+        single = max(work.finish(work.submit(Operation.FUSED_UPDATE)))
     ratio = both / (JOBS * single)
     show(f"Fused updates of both jobs together take {both:,} cycles, one after the other on rings of "
          f"{_NODES // JOBS} nodes with slots of their own {JOBS * single:,}: {ratio:.3f} times as many, at most "
