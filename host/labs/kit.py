@@ -19,11 +19,8 @@ BUILD = toolchain.BUILD
 
 
 class Results:
-    """Results of a lab, in a folder that its run has claimed.
-
-    ``files`` are the names of all files that are written, first the report's; those of an earlier run in ``keep``
-    stay.
-    """
+    """Results of a lab, in a folder that its run has claimed: ``files``, of which the first one is the report. An
+    earlier run may have left the files in ``keep``."""
 
     def __init__(self, folder: Path, *files: str, keep: Sequence[str] = ()):
         claim(folder, files=files, keep=keep)

@@ -20,7 +20,6 @@ from hdl.compression.registry import CODECS
 __all__ = ["Codebook", "codebook", "codebook_words", "kmeans", "mantissa_centroids", "weight_centroids"]
 
 Numbers = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 _STEPS = 2_000  # maximum number of steps of a clustering
 
@@ -145,7 +144,7 @@ class Codebook:
     """Weights as indices into a table of centroids."""
 
     centroids: npt.NDArray[np.float32]
-    indices: Indices  # index of the centroid of each weight, in the shape of the weights
+    indices: npt.NDArray[np.int64]  # index of the centroid of each weight, in the shape of the weights
 
     @classmethod
     def of(cls, weights: npt.ArrayLike, count: int) -> "Codebook":

@@ -133,10 +133,7 @@ class Course:
             check_run(node, task, config, nodes=nodes)
 
     def check_past(self, content: dict[str, Any], path: str) -> None:
-        """Raise ``CheckpointError`` unless the run of a checkpoint has carried out the requests of this one.
-
-        Requests after the last step of the checkpoint may be others.
-        """
+        """Raise ``CheckpointError`` unless a checkpoint is of a run with the same requests up to its last step."""
         done = None if content["run"] else content["state"]["batches"]["number"]
         there, here = ({text for text in texts if done is None or int(text.rpartition("@")[2]) < done}
                        for texts in (content["requests"], self.texts()))
@@ -159,10 +156,7 @@ class Course:
 
 
 def course_of(ring: Ring) -> Course:
-    """Course of a grid by the options of a run.
-
-    Raises ``ValueError``: a part or a request is none, or a request cannot be carried out.
-    """
+    """Course of a grid by the options of a run; ``ValueError`` for a request that is malformed or impossible."""
     rows, columns = grid_size(ring.topology or "")
     NodeConfig().check_ring(rows * columns)
     if ring.nodes is not None and ring.nodes != rows * columns:

@@ -176,10 +176,8 @@ class Topology:
     # Rings.
 
     def plan(self, shape: Shape) -> Plan:
-        """Find the rings of the enabled nodes.
-
-        Raises ``TopologyError`` if an enabled node would be on no ring, or a ring would be too large for its nodes.
-        """
+        """Rings of the enabled nodes; ``TopologyError`` if a node would be on none, or a ring be too large for its
+        nodes."""
         if not self.enabled_nodes:
             raise TopologyError("Grid must have an enabled node, not none: enable a node or a card")
         outputs = {(node, port): Source.OFF for node in range(self.nodes) for port in range(MOST_PORTS)}
@@ -297,15 +295,9 @@ def reach(start: int, links: Mapping[Link, int]) -> set[int]:
 def closed_trail(links: Mapping[Link, int], nodes: Collection[int]) -> list[Link] | None:
     """Links of the shortest closed trail through all of the given nodes, in order; None if there is no trail.
 
-    A trail may pass a node more than once, but uses no link twice: each link has one source of words. It begins at
-    the lowest of the nodes, and takes the lowest port wherever several trails are as short.
-
-    Parameters
-    ----------
-    links : mapping
-        Node at the end of each link.
-    nodes : collection of int
-        Nodes that must be passed; others may be.
+    ``links`` have the node at the end of each link. A trail may pass other nodes, and a node more than once, but uses
+    no link twice: each link has one source of words. It begins at the lowest of the nodes, and takes the lowest port
+    wherever several trails are as short.
     """
     start = min(nodes)
     backward = {(target, number): source for number, ((source, _), target) in enumerate(links.items())}

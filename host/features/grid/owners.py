@@ -108,11 +108,9 @@ def _heir(node: int, old: Plan, new: Plan) -> int:
 class Carried:
     """Account of a change."""
 
-    # nodes of the grid that have left, and nodes that have joined
-    left: tuple[int, ...]
+    left: tuple[int, ...]  # nodes of the grid that have left
     joined: tuple[int, ...]
-    # node to which each node that has left gave its residuals and errors; empty if there are none
-    heirs: dict[int, int]
+    heirs: dict[int, int]  # node to which each node that has left gave its residuals and errors, if it has such
     moved: int  # elements whose owner has changed
     dropped: int  # elements of residuals and errors whose sum was not finite, and which are zeros now
 

@@ -47,10 +47,8 @@ __all__ = ["GoldenGrid", "GridCollectives", "GridNodes", "GridPartition", "GridR
 
 
 def operand(setting: NodeSetting) -> int:
-    """Setting of a node as SWITCH takes it, in field ``gradient_base``.
-
-    A node listens to the ports by which it receives in rings of more than one node.
-    """
+    """Setting of a node for field ``gradient_base`` of SWITCH. A node listens to the ports by which it receives in
+    rings of more than one node."""
     receives, sends, listens = [0, 1], [0, 1], 0
     for number, seat in enumerate(setting.seats):
         if seat is not None:
@@ -278,6 +276,7 @@ def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: in
     for a packet has taken all that have come, and its event gives their number. It is the first to time out, so the
     other nodes have its ABORT. No ABORT comes over a link that is cut, so the node after it waits for one until
     TIMEOUT has passed a second time.
+
     ``events`` are by the numbers of nodes in the grid, ``ring`` is the number of the collective's rings.
     """
     found = []
@@ -310,9 +309,6 @@ def link_name(plan: Plan, before: int, node: int, *, ring: int) -> str:
 
 def _rings(plan: Plan, ring: int) -> Sequence[tuple[int, ...]]:
     """Rings of a plan that commands with this number are on."""
-    def seated(members: tuple[int, ...]) -> bool:
-        seats = [plan.settings[node].seats[ring] for node in members]
-        return len(members) > 1 and all(seat is not None and (seat.rank, seat.size) == (rank, len(members))
-                                        for rank, seat in enumerate(seats))
-
-    return [members for members in plan.rings if seated(members)]
+    return [members for members in plan.rings if len(members) > 1 and all(
+        seat is not None and (seat.rank, seat.size) == (rank, len(members))
+        for rank, seat in enumerate(plan.settings[node].seats[ring] for node in members))]

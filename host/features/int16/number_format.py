@@ -37,10 +37,8 @@ _ONE = 1 << 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedPoint(Elements):
-    """Integers of 16 bits, rounded to nearest even and clipped.
-
-    With fewer than 0 bits of fraction, they stand for multiples of a power of two.
-    """
+    """Integers of 16 bits, rounded to nearest even and clipped; with a negative number of bits of fraction, multiples
+    of a power of two."""
 
     exact = False
 

@@ -206,15 +206,11 @@ class NodeInference:
 
         Layers are written to buffer ``lists`` of each node's weight memory, and all else to buffer ``data`` of its
         gradient memory, by default the whole memories; the contents of both are lost. If there is no room for all
-        samples of a node, several commands run.
+        samples of a node, several commands run. ``x`` has a row of inputs for each sample: uint8, or int8 where the
+        first layer is ``signed``.
 
         Raises ``RingError``: a command failed on at least one node; ``ValueError``: there is no room for the layers
         and one sample, or they do not follow each other.
-
-        Parameters
-        ----------
-        x : array of int
-            A row of inputs for each sample: uint8, or int8 where the first layer is ``signed``.
         """
         data = self._memory.whole("gradients") if data is None else place(data, "gradients")
         lists = self._memory.whole("weights") if lists is None else place(lists, "weights")

@@ -90,12 +90,7 @@ class TenantHost:
         #: Settings and flags of each node by tenant, as they were when the tenant's turn ended.
         self._kept: dict[int, list[tuple[dict[str, int | float], int]]] = {}
         self._windows: dict[int, dict[str, tuple[int, int]]] = {}
-        self._tenant = int(PRIVILEGED_HOST)
-
-    @property
-    def tenant(self) -> int:
-        """Tenant whose commands the nodes execute; 0 for this host."""
-        return self._tenant
+        self.tenant = int(PRIVILEGED_HOST)  # tenant whose commands the nodes execute; 0 for this host
 
     def windows(self, tenant: int) -> dict[str, tuple[int, int]]:
         """Windows of a tenant: base and length by memory."""
@@ -108,14 +103,11 @@ class TenantHost:
     def grant(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
         """Give a tenant windows, filled with zeros, in place of its present ones.
 
+        Windows have a base and a length by memory, in elements: multiples of 32, within the memory, and apart from
+        those of the other tenant. Other memories have none. ``far`` is the far memory of nodes that move activations.
+
         Raises ``NotAtRestError``: a node is busy, or has events although there is a window in its far memory; nothing
         has changed.
-
-        Parameters
-        ----------
-        windows : mapping of str to (int, int)
-            Base and length by memory, in elements: multiples of 32, within the memory, and apart from those of the
-            other tenant. Other memories have no window. ``far`` is the far memory of nodes that move activations.
         """
         self._check(tenant, windows)
         self._require_rest(events=FAR in {**windows, **self._windows.get(tenant, {})})
@@ -149,7 +141,7 @@ class TenantHost:
             raise ValueError(f"Tenant must be between 0 and {MOST_TENANTS - 1}, not {tenant!r}")
         self._require_rest(events=True)
         devices = self._devices
-        self._kept[self._tenant] = [({name: device.read_register(name) for name in SAVED},
+        self._kept[self.tenant] = [({name: device.read_register(name) for name in SAVED},
                                      int(device.read_register("FLAGS"))) for device in devices]
         for device in devices:
             self._forget_programs(device)
@@ -163,7 +155,7 @@ class TenantHost:
             device.write_register("FLAGS", flags)
         for device in devices:
             device.write_register("CONTROL", 2)
-        self._tenant = tenant
+        self.tenant = tenant
 
     def set_budget(self, cycles: int) -> None:
         """Set the cycles that a command of any tenant may take; 0 for any number."""
@@ -173,7 +165,7 @@ class TenantHost:
     def quiesce(self) -> None:
         """Wait for the commands before, on behalf of the tenant that is executed. Its events must have been taken."""
         for device in self._devices:
-            device.push(Command(operation=Operation.QUIESCE, tenant=self._tenant))
+            device.push(Command(operation=Operation.QUIESCE, tenant=self.tenant))
         for device in self._devices:
             event = device.pop_event(_PATIENCE)
             if event is None or event.status is not EventStatus.OK:
@@ -225,7 +217,7 @@ class TenantHost:
     @contextlib.contextmanager
     def _privileged(self) -> Iterator[None]:
         """Make the nodes execute this host's commands for a while, with any number of cycles."""
-        tenant, budgets = self._tenant, [device.read_register("BUDGET") for device in self._devices]
+        tenant, budgets = self.tenant, [device.read_register("BUDGET") for device in self._devices]
         if tenant != PRIVILEGED_HOST:
             self.change(PRIVILEGED_HOST)
         self.set_budget(0)

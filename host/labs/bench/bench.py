@@ -18,6 +18,7 @@ Weights are raw and gradients compressed by zero value where a row does not say 
 """
 
 import importlib
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -84,10 +85,8 @@ def _row(name: str, config: str, measured: int, bound: int) -> Row:
 
 
 def bandwidth_rows(measured: list[Row], *, nodes: int, codec: str, length: int = LENGTH) -> list[Row]:
-    """Cycles of each all-reduce per word that a link would move if gradients were raw, 2 (N - 1) / N · K words.
-
-    The inverse is the effective bandwidth, in terms of the link's.
-    """
+    """Cycles of each all-reduce per word that a link would move if gradients were raw, 2 (N - 1) / N · K words: the
+    inverse of the effective bandwidth, in terms of the link's."""
     words = 2 * (nodes - 1) * length / nodes
     rows = []
     for row in measured:
@@ -242,10 +241,9 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
     for nodes in NODES:
         rows += measure(NodeConfig(), nodes, f"ring of {nodes}",
                         lambda ring: ring_rows(ring) + (node_rows(ring) if ring.nodes == NODES[0] else []))
-    for weight_codec, gradient_codec in CODECS:
-        for nodes in NODES:
-            rows += measure(NodeConfig(weights=Weights(codec=weight_codec), gradients=gradient_codec), nodes,
-                            f"ring of {nodes}, weights {weight_codec}, gradients {gradient_codec}", ring_rows)
+    for (weight_codec, gradient_codec), nodes in itertools.product(CODECS, NODES):
+        rows += measure(NodeConfig(weights=Weights(codec=weight_codec), gradients=gradient_codec), nodes,
+                        f"ring of {nodes}, weights {weight_codec}, gradients {gradient_codec}", ring_rows)
     rows += measure(NodeConfig(features=(Quantization(),)), 1, "infer", infer_rows)
     rows += grid_speed.rows(announce=announce)
     from sim.bench import array_speed, partition_speed

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from host.labs.estimate.machine import Machine, Opened, opened
 from host.labs.estimate.program import Case, Measured, check, compute_cycles, prepare
-from host.labs.estimate.scaling import estimate, plain, throttled
+from host.labs.estimate.scaling import estimate, throttled
 
 __all__ = ["REGISTERS", "Bench", "Row", "check_delay", "compare", "rates_of", "ratios", "throttle"]
 
@@ -105,7 +105,7 @@ class Bench:
         return Row(
             target=name, program=str(case), length=case.length, overlapped=case.overlapped, alpha=float(shares.alpha),
             execution=execution, first=first, second=second, estimate=estimate(shares.alpha, first, second),
-            plain=plain(shares.alpha, first), truth=truth,
+            plain=float(shares.alpha) * first, truth=truth,
             singles={metric: execution * float(own[metric] / rates[metric]) for metric in own})
 
     def _run(self, case: Case, registers: dict[str, int], delay: int) -> Measured:
@@ -147,10 +147,8 @@ def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
 
 def ratios(bench: Bench, cases: Iterable[Case], pairs: Sequence[tuple[int, int]], *,
            announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
-    """Estimates of faster compute with the same link; the compute stub stands for engines of more units.
-
-    Pairs are multiply-adds per cycle of the execution machine and of the target, which replace those of cases.
-    """
+    """Estimates of faster compute with the same link; the compute stub stands for engines of more units. Pairs are
+    multiply-adds per cycle of the execution machine and of the target, in place of those of cases."""
     machine, rows = bench.machine, []
     for case in cases:
         for before, after in pairs:

@@ -113,7 +113,7 @@ class Measured:
 
 
 class Step:
-    """A training step on a running machine."""
+    """A training step on a running machine, which has been loaded with all that it keeps from step to step."""
 
     def __init__(self, opened: Opened, case: Case):
         self._opened, self._case = opened, case
@@ -133,14 +133,10 @@ class Step:
         schedule = Schedule(Kind.LAYERS if case.overlapped else Kind.NONE)
         self._program: CompiledProgram = build(schedule, case.layers, nodes=NODES, costs=costs,
                                                depth=node.programs.depth, staged=self._length, computed=computed)
-
-    def load(self) -> None:
-        """Load everything that nodes keep from step to step."""
-        ring = self._ring
         if self._computer is not None:
             self._computer.prepare()
-        ring.programs.load([self._program.commands(rank, NODES) for rank in range(NODES)])
-        ring.settings.write(_SETTINGS)
+        self._ring.programs.load([self._program.commands(rank, NODES) for rank in range(NODES)])
+        self._ring.settings.write(_SETTINGS)
 
     def measure(self) -> Measured:
         """Run the step from the same weights, several times if it is short."""
@@ -171,6 +167,4 @@ class Step:
 def prepare(opened: Opened, case: Case) -> Step:
     """Restart a machine, and load the program of a case."""
     opened.restart()
-    step = Step(opened, case)
-    step.load()
-    return step
+    return Step(opened, case)

@@ -23,7 +23,6 @@ from sim.golden import ring as golden
 __all__ = ["large_rings_lab"]
 
 _SCALARS = {"rule": Rule.SGD, "gradient_scale": 0.25, "learning_rate": 0.1}
-_KINDS = (Collective.ALL_REDUCE, Collective.FUSED_UPDATE)
 
 
 def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.ndarray) -> tuple[int, int, float]:
@@ -58,7 +57,7 @@ def _rows(session: Session, *, latency: int, length: int, seed: int) -> list[dic
     weights = generator.standard_normal(length).astype(np.float32)
     ring.settings.write(Settings(**_SCALARS))
     rows = []
-    for kind in _KINDS:
+    for kind in (Collective.ALL_REDUCE, Collective.FUSED_UPDATE):
         cycles, words, speed = _run(session, kind, gradients, weights)
         predicted = walk(kind, Format(), timing_of(SMALL), length=length, nodes=ring.nodes, latency=latency).cycles
         rows.append({"nodes": ring.nodes, "collective": kind.name.lower().replace("_", " "), "words": words,

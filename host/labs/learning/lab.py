@@ -61,10 +61,8 @@ _STUDIES = {
 
 def learn(data: Dataset, config: TrainingConfig, *, nodes: int = 4, format: str | None = None,
           on_step: Callable[[Training], None] = lambda training: None) -> float:
-    """Train a perceptron on golden nodes, and return its test accuracy.
-
-    Weights and gradients may have a format; errors of gradients are added to those of the next step.
-    """
+    """Train a perceptron on golden nodes, and return its test accuracy. Weights and gradients may have a format;
+    errors of gradients are added to those of the next step."""
     task = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
     length = task.parameters.size
     node = NodeConfig() if format is None else NodeConfig(weights=Weights(codec=format), gradients=format)

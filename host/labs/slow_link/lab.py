@@ -84,10 +84,8 @@ class Row:
 
 
 def measured_update(ring: Ring, length: int, density: float) -> int:
-    """Cycles of a fused update by SGD, of random vectors, with bits that are compared with the golden model.
-
-    The density is the fraction of the gradients that are not zero.
-    """
+    """Cycles of a fused update by SGD, compared bit for bit with the golden model, of random vectors with a fraction
+    ``density`` of gradients that are not zero."""
     generator = np.random.default_rng(length)
     weights = generator.standard_normal(length).astype(np.float32)
     gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)

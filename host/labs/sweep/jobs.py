@@ -144,15 +144,9 @@ class Running:
 
 
 class Engine(abc.ABC):
-    """Does jobs, each after the jobs that it needs.
+    """Does jobs, each after the jobs that it needs."""
 
-    Members
-    -------
-    cores : int
-        Jobs that run at a time.
-    """
-
-    cores: int
+    cores: int  # jobs that run at a time
 
     @abc.abstractmethod
     def submit(self, job: Job, needs: Sequence[str]) -> None:
