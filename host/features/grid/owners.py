@@ -116,7 +116,7 @@ class Carried:
 
 
 def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old: Plan, new: Plan) -> Carried:
-    """Give the nodes of new rings the vectors of the old ones.
+    """Give the nodes of new rings the vectors of the old ones, at the start of each memory.
 
     Each element of a state plane and of the masters is read from its old owner and written to its new one. Residuals
     and errors stay with their nodes, or pass to the heirs of nodes that leave (:func:`hand_over`). Every node gets

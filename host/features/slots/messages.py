@@ -118,8 +118,8 @@ class MessageHub:
     Requests to rank 0 itself pass unchanged. A node is given a request when it has answered the one before; pieces of
     a request that can be repeated without harm are sent together. A piece of one message is repeated as it is if it
     has no answer: a node executes no command, event, run or edit twice that has the same tag as the request before. A
-    piece of several messages begins again with another tag; it writes the same again. ``transport`` leads to rank 0 of
-    2 to 15 ``nodes``.
+    piece of several messages begins again with another tag; it writes the same again. ``transport`` leads to rank 0
+    of 2 to 15 ``nodes``.
     """
 
     def __init__(self, transport: Transport, *, nodes: int) -> None:
