@@ -1,4 +1,4 @@
-"""What labs share: an output folder, progress, results that are printed and written, and an exit code."""
+"""Common parts of labs: an output folder, progress, printed and written results, and an exit code."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,16 +19,8 @@ BUILD = toolchain.BUILD
 
 
 class Results:
-    """Results of a lab, in a folder that its run has claimed.
-
-    Parameters
-    ----------
-    folder : Path
-    files : sequence of str
-        Names of all files that are written; the first one is the report's.
-    keep : sequence of str
-        Files that an earlier run may have left.
-    """
+    """Results of a lab, in a folder that its run has claimed: ``files``, of which the first one is the report. An
+    earlier run may have left the files in ``keep``."""
 
     def __init__(self, folder: Path, *files: str, keep: Sequence[str] = ()):
         claim(folder, files=files, keep=keep)

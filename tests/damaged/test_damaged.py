@@ -74,7 +74,7 @@ def test_products_of_tools_are_read_from_the_cache_only():
     """The unchecked reader is for texts of this program's own tools and processes."""
     assert callers(r"json_files\.(read|parse)_product") == {
         "boards/bitstream.py", "boards/dsp_registers.py", "boards/parts.py", "boards/synth.py",
-        "host/features/quantization/candidates.py", "host/labs/sweep/execution.py", "host/labs/sweep/worker.py",
+        "host/features/quantization/command.py", "host/labs/sweep/execution.py", "host/labs/sweep/worker.py",
         "host/training/checkpoint.py", "sim/bench/ring_speed.py", "sim/regression.py", "sim/simulations.py"}
 
 

@@ -30,7 +30,7 @@ from hdl.features.throttles.feature import Throttles
 from hdl.group import GROUP
 from hdl.masking.mask import KINDS as MASK_KINDS
 from host.driver.masking import Mask, MaskJob, plan
-from host.features.quantization.inference import program
+from host.features.quantization.node_inference import program
 from sim.golden import masking
 from sim.golden.features.compute.compute import pack
 from sim.golden.features.quantization import quantization

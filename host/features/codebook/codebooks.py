@@ -20,11 +20,8 @@ from hdl.compression.registry import CODECS
 __all__ = ["Codebook", "codebook", "codebook_words", "kmeans", "mantissa_centroids", "weight_centroids"]
 
 Numbers = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
-
-#: Steps of a clustering at most.
-_STEPS = 2_000
+_STEPS = 2_000  # maximum number of steps of a clustering
 
 
 def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
@@ -59,22 +56,18 @@ def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
 
 
 def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.uint32]:
-    """Centroids of the fractions of elements, as a :class:`~hdl.features.table.format.LookupTable` needs them.
+    """Centroids of the fractions of elements, which are encodings in the format of the table, a
+    :class:`~hdl.features.table.format.LookupTable`.
 
     There is one for each mantissa of the table, and all are different: missing ones are the lowest fractions that
     are not centroids yet. Zeros, infinities and NaNs do not count.
-
-    Parameters
-    ----------
-    elements : array
-        Encodings of the table's format.
     """
-    given = np.asarray(elements, np.uint32)
+    codes = np.asarray(elements, np.uint32)
     bits = table.format.fraction_bits
-    exponents = given >> bits & table.format.exponent_ones
-    fractions = (given & ((1 << bits) - 1))[(exponents != 0) & (exponents != table.format.exponent_ones)]
-    found = kmeans(fractions, table.mantissas) if len(fractions) else np.zeros(0)
-    centroids = np.unique(np.rint(found).astype(np.uint32))
+    exponents = codes >> bits & table.format.exponent_ones
+    fractions = (codes & ((1 << bits) - 1))[(exponents != 0) & (exponents != table.format.exponent_ones)]
+    clusters = kmeans(fractions, table.mantissas) if len(fractions) else np.zeros(0)
+    centroids = np.unique(np.rint(clusters).astype(np.uint32))
     spare = np.setdiff1d(np.arange(2 * table.mantissas, dtype=np.uint32), centroids)
     return np.sort(np.concatenate([centroids, spare[:table.mantissas - len(centroids)]]))
 
@@ -84,48 +77,40 @@ def weight_centroids(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float
 
     Infinities and NaNs do not count, and without a weight all centroids are zero.
     """
-    given = np.asarray(weights, np.float32).reshape(-1)
-    finite = given[np.isfinite(given)]
-    found = kmeans(finite, count).astype(np.float32) if len(finite) else np.zeros(1, np.float32)
-    return np.concatenate([found, np.repeat(found[-1:], count - len(found))])
+    numbers = np.asarray(weights, np.float32).reshape(-1)
+    finite = numbers[np.isfinite(numbers)]
+    centroids = kmeans(finite, count).astype(np.float32) if len(finite) else np.zeros(1, np.float32)
+    return np.pad(centroids, (0, count - len(centroids)), "edge")
 
 
 def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
     """Centroids for a weight codec, from weights: bits of fractions, or bits of binary32 numbers."""
-    found = _with_centroids(codec)
-    given = np.ascontiguousarray(weights, dtype=np.float32)
-    if found.codebook is Content.FRACTIONS:
-        return mantissa_centroids(given.view(np.uint32), found.parameters["table"])
-    return weight_centroids(given, found.centroids).view(np.uint32)
+    entry = _with_centroids(codec)
+    numbers = np.ascontiguousarray(weights, dtype=np.float32)
+    if entry.codebook is Content.FRACTIONS:
+        return mantissa_centroids(numbers.view(np.uint32), entry.parameters["table"])
+    return weight_centroids(numbers, entry.centroids).view(np.uint32)
 
 
 def codebook_words(codec: str, centroids: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """Contents of a node's codebook memory: the bounds between centroids, a word of zeros, and the centroids.
-
-    Parameters
-    ----------
-    codec : str
-        Name of a weight codec with centroids.
-    centroids : array of uint32
-        Result of :func:`codebook`, in ascending order; equal centroids are allowed.
+    """Contents of a node's codebook memory: the bounds between centroids, a word of zeros, and the centroids, which
+    are a result of :func:`codebook`: uint32 in ascending order; equal centroids are allowed.
     """
-    found = _with_centroids(codec)
-    given = np.asarray(centroids)
-    if given.dtype != np.uint32 or given.shape != (found.centroids,):
-        raise ValueError(f"Codebook of {codec} must be {found.centroids} words, not "
-                         f"{given.dtype} of shape {given.shape!r}")
-    if found.codebook is Content.FRACTIONS:
-        bounds = _fraction_bounds(given.astype(np.int64), found.parameters["table"])
+    entry, words = _with_centroids(codec), np.asarray(centroids)
+    if words.dtype != np.uint32 or words.shape != (entry.centroids,):
+        raise ValueError(f"Codebook of {codec} must be {entry.centroids} words, not {words.dtype} of shape "
+                         f"{words.shape!r}")
+    if entry.codebook is Content.FRACTIONS:
+        bounds = _fraction_bounds(words.astype(np.int64), entry.parameters["table"])
     else:
-        bounds = _number_bounds(given.view(np.float32))
-    return np.concatenate([bounds, np.zeros(1, np.uint32), given]).astype(np.uint32)
+        bounds = _number_bounds(words.view(np.float32))
+    return np.concatenate([bounds, np.zeros(1, np.uint32), words]).astype(np.uint32)
 
 
 def _with_centroids(codec: str) -> Codec:
-    found = CODECS[codec]
-    if found.codebook is Content.NONE:
+    if CODECS[codec].codebook is Content.NONE:
         raise ValueError(f"Weight codec must be one with a codebook, not {codec!r}")
-    return found
+    return CODECS[codec]
 
 
 def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArray[np.uint32]:
@@ -159,29 +144,27 @@ class Codebook:
     """Weights as indices into a table of centroids."""
 
     centroids: npt.NDArray[np.float32]
-    indices: Indices  # index of the centroid of each weight, in the shape of the weights
+    indices: npt.NDArray[np.int64]  # index of the centroid of each weight, in the shape of the weights
 
     @classmethod
     def of(cls, weights: npt.ArrayLike, count: int) -> "Codebook":
         """Cluster weights. Centroids in excess of their distinct numbers are zero."""
-        given = np.asarray(weights, np.float32)
-        table = np.zeros(count, np.float32)
-        found = kmeans(given, count).astype(np.float32)
-        table[:len(found)] = found
-        middles = (found[:-1].astype(np.float64) + found[1:]) / 2
-        return cls(table, np.searchsorted(middles, given.astype(np.float64)))
+        numbers = np.asarray(weights, np.float32)
+        centroids = kmeans(numbers, count).astype(np.float32)
+        middles = (centroids[:-1].astype(np.float64) + centroids[1:]) / 2
+        return cls(np.pad(centroids, (0, count - len(centroids))),
+                   np.searchsorted(middles, numbers.astype(np.float64)))
 
     @property
     def weights(self) -> npt.NDArray[np.float32]:
-        """The weights that the indices stand for."""
+        """The weights that the indices represent."""
         return self.centroids[self.indices]
 
     def _sums(self, values: npt.ArrayLike) -> Numbers:
-        given = np.asarray(values, np.float64)
-        if given.shape != self.indices.shape:
-            raise ValueError(f"Values must be of shape {self.indices.shape!r}, not {given.shape!r}")
-        count = len(self.centroids)
-        return np.bincount(self.indices.reshape(-1), given.reshape(-1), minlength=count).astype(np.float64)
+        numbers = np.asarray(values, np.float64)
+        if numbers.shape != self.indices.shape:
+            raise ValueError(f"Values must be of shape {self.indices.shape!r}, not {numbers.shape!r}")
+        return np.bincount(self.indices.reshape(-1), numbers.reshape(-1), len(self.centroids)).astype(np.float64)
 
     def gradient(self, gradient: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Gradient of each centroid from the gradient of the weights; zero for an unused centroid."""

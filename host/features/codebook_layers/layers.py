@@ -14,27 +14,26 @@ from sim.golden.operands import FP32
 
 __all__ = ["LANES", "CentroidLinear", "shared"]
 
-#: Lanes among which outputs are dealt out, on which the order of a gradient's sums depends.
+#: Lanes among which outputs are partitioned; the order of a gradient's sums depends on their number.
 LANES = 4
 
 
 class CentroidLinear(Layer):
-    """``bias + x @ weight.T`` with weights out of a table, which is trained; the assignment of weights stays.
+    """``bias + x @ weight.T`` with weights from a table, which is trained; the assignment of weights stays.
 
-    The codebook has the first centroids, and indices in shape (outputs, inputs). Outputs are dealt out among lanes.
-    Products with centroids are in binary32: ``operands`` is the format of the factors of the gradient of the biases.
+    The codebook has the first centroids, and indices in shape (outputs, inputs). Products with centroids are in
+    binary32: ``operands`` is the format of the factors of the gradient of the biases.
     """
 
-    def __init__(self, codebook: Codebook, bias: Array, *, lanes: int = LANES, operands: str = FP32):
+    def __init__(self, codebook: Codebook, bias: Array, *, operands: str = FP32):
         if codebook.indices.ndim != 2 or bias.shape != codebook.indices.shape[:1]:
             raise ValueError(f"Biases must be as many as rows of indices, not of shape {bias.shape!r} for indices of "
                              f"{codebook.indices.shape!r}")
         self.codebook = codebook
         self._bias = bias.copy()
-        self._lanes = lanes
         self._operands = operands
-        # As a node has them: the last group of outputs is filled up.
-        self._full = unpack_indices(pack_indices(codebook.indices, lanes), codebook.indices.shape[1], lanes,
+        # As in a node: the last group of outputs is filled up.
+        self._full = unpack_indices(pack_indices(codebook.indices, LANES), codebook.indices.shape[1], LANES,
                                     len(codebook.centroids))
 
     @property
@@ -50,22 +49,14 @@ class CentroidLinear(Layer):
 
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
         indices, table = self.codebook.indices, parameters["centroids"]
-        gradients["centroids"][...] = layer_gradient(self._full, cache, upstream, len(table), lanes=self._lanes)
+        gradients["centroids"][...] = layer_gradient(self._full, cache, upstream, len(table), lanes=LANES)
         gradients["bias"][...] = bias_gradient(upstream, self._operands)
         return centroid_product.product(indices.T, table, upstream, np.zeros((), upstream.dtype))
 
 
-def shared(model: Model, centroids: int, *, lanes: int = LANES, align: int = 1) -> Model:
-    """Make a perceptron whose layers have a table of centroids each, by clustering the weights of a perceptron of
-    linear layers with a ReLU between each two.
-
-    Lanes and alignment are those of :class:`CentroidLinear` and of :class:`Model`.
-    """
-    layers: list[Layer] = []
-    for layer, views in zip(model.layers, model.views(model.parameters), strict=True):
-        if isinstance(layer, Linear):
-            layers.append(CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"], lanes=lanes,
-                                         operands=layer.operands))
-        else:
-            layers.append(ReLU())
-    return Model(layers, align=align)
+def shared(model: Model, centroids: int, *, align: int = 1) -> Model:
+    """Make a perceptron with a table of centroids in each layer, by clustering the weights of a perceptron of linear
+    layers with a ReLU between each two; ``align`` as for :class:`Model`."""
+    return Model([CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"], operands=layer.operands)
+                  if isinstance(layer, Linear) else ReLU()
+                  for layer, views in zip(model.layers, model.views(model.parameters), strict=True)], align=align)

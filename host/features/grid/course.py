@@ -1,4 +1,4 @@
-"""Course of a grid through a run: which parts leave and come after which step, and the rings in between.
+"""Course of a grid through a run: the parts that leave and come after each step, and the rings in between.
 
 Example
 -------
@@ -11,30 +11,35 @@ Example
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from hdl.config import NodeConfig
+from host.driver.protocols import TrainingRing
+from host.driver.results import Cycles
 from host.features.grid.grid import Part, Plan, Shape, Topology, TopologyError
-from host.features.grid.switching import check_weights
+from host.features.grid.owners import carry_over, hand_over
+from host.features.grid.switching import GridNodes, check_weights
 from host.run.sections import Ring
 from host.training.checkpoint import ADVICE, CheckpointError
-from host.training.record import TrainingConfig
+from host.training.record import Change, DivergenceError, TrainingConfig
+from host.training.stages import RingStages
 from host.training.updates import check_run
 from host.training.workloads import Workload
 
-__all__ = ["Course", "Request", "Stage", "course_of", "grid_size"]
+__all__ = ["Course", "Request", "Rings", "Stage", "course_of", "grid_size"]
 
-#: Shapes in which all nodes train one model.
-SHAPES = (Shape.GRID, Shape.FLAT)
+SHAPES = (Shape.GRID, Shape.FLAT)  # shapes in which all nodes train one model
 
 
 def grid_size(text: str) -> tuple[int, int]:
     """Rows and columns of a text like ``2x4``."""
-    found = re.fullmatch(r"(\d{1,3})x(\d{1,3})", text)
-    if not found:
+    match = re.fullmatch(r"(\d{1,3})x(\d{1,3})", text)
+    if not match:
         raise ValueError(f"Topology must be rows and columns like 2x4, not {text!r}")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,15 +81,9 @@ class Stage:
 class Course:
     """Rings of a grid from the first step of a run to the last.
 
-    Raises ``TopologyError``: a request cannot be carried out; the message names it.
-
-    Parameters
-    ----------
-    requests : sequence of Request
-        In any order; those of one step are carried out together.
-    shape : Shape, optional
-        ``FLAT``, or ``GRID`` for sums in two dimensions. By default ``GRID`` where the enabled nodes are whole rows
-        and columns, more than one of each, and all their links are enabled; else ``FLAT``.
+    Requests of one step are carried out together; ``TopologyError`` names one that cannot be. The shape is ``FLAT``,
+    or ``GRID`` for sums in two dimensions: by default ``GRID`` where the enabled nodes are whole rows and columns,
+    more than one of each, and all their links are enabled, else ``FLAT``.
     """
 
     def __init__(self, rows: int, columns: int, requests: Sequence[Request] = (), shape: Shape | None = None):
@@ -110,17 +109,12 @@ class Course:
         self.stages = tuple(stages)
 
     @property
-    def nodes(self) -> int:
-        """Nodes of the whole grid."""
-        return self.rows * self.columns
-
-    @property
     def fewest(self) -> int:
-        """Nodes that are there where there are fewest, whose memories hold the most."""
+        """Nodes of the stage with the fewest, whose memories hold the most."""
         return min(len(stage.plan.active) for stage in self.stages)
 
     def at(self, steps: int) -> int:
-        """Number of the stage to which the step belongs that follows so many steps."""
+        """Number of the stage of the step that follows ``steps`` steps."""
         return max(number for number, stage in enumerate(self.stages) if stage.step <= steps)
 
     def check(self, total: int) -> None:
@@ -139,10 +133,7 @@ class Course:
             check_run(node, task, config, nodes=nodes)
 
     def check_past(self, content: dict[str, Any], path: str) -> None:
-        """Raise ``CheckpointError`` unless the run of a checkpoint has carried out the requests of this one.
-
-        Requests after the last step of the checkpoint may be others.
-        """
+        """Raise ``CheckpointError`` unless a checkpoint is of a run with the same requests up to its last step."""
         done = None if content["run"] else content["state"]["batches"]["number"]
         there, here = ({text for text in texts if done is None or int(text.rpartition("@")[2]) < done}
                        for texts in (content["requests"], self.texts()))
@@ -154,23 +145,18 @@ class Course:
 
     @property
     def lines(self) -> list[str]:
-        """Lines about the rings that there will be."""
-        lines = [f"topology: {self.rows} x {self.columns} nodes"]
-        for stage in self.stages:
-            what = f", {' and '.join(map(str, stage.requests))}" if stage.requests else ""
-            lines.append(f"  from step {stage.step + 1}{what}: {stage}")
-        return lines
+        """Lines about the rings of all stages."""
+        return [f"topology: {self.rows} x {self.columns} nodes",
+                *(f"  from step {stage.step + 1}{', ' * bool(stage.requests)}"
+                  f"{' and '.join(map(str, stage.requests))}: {stage}" for stage in self.stages)]
 
-    def texts(self, before: int | None = None) -> list[str]:
-        """Requests as texts; only those after fewer than ``before`` steps, which have been carried out by then."""
-        return [f"{request}@{request.step}" for request in self.requests if before is None or request.step < before]
+    def texts(self) -> list[str]:
+        """Requests as texts."""
+        return [f"{request}@{request.step}" for request in self.requests]
 
 
 def course_of(ring: Ring) -> Course:
-    """Course of a grid by the options of a run.
-
-    Raises ``ValueError``: a part or a request is none, or a request cannot be carried out.
-    """
+    """Course of a grid by the options of a run; ``ValueError`` for a request that is malformed or impossible."""
     rows, columns = grid_size(ring.topology or "")
     NodeConfig().check_ring(rows * columns)
     if ring.nodes is not None and ring.nodes != rows * columns:
@@ -206,3 +192,78 @@ def _plan(grid: Topology, shape: Shape | None) -> tuple[Plan, str | None]:
         return grid.plan(Shape.GRID), None
     except TopologyError as error:
         return grid.plan(Shape.FLAT), str(error).partition(": ")[0]
+
+
+class Rings(RingStages):
+    """Rings of a grid, stage by stage; the clock gives the cycles so far, or None where they are not modelled."""
+
+    def __init__(self, grid: GridNodes, course: Course, *, clock: Callable[[], Cycles] = lambda: 0):
+        self._grid = grid
+        self._course = course
+        self._clock = clock
+        self.enter(course.at(0))
+
+    @property
+    def plan(self) -> Plan:
+        return self._course.stages[self.stage].plan
+
+    @property
+    def flat(self) -> bool:
+        return self.plan.shape is not Shape.GRID
+
+    @property
+    def order(self) -> Sequence[int]:
+        return self.plan.order
+
+    def enter(self, stage: int) -> TrainingRing:
+        self.stage = stage
+        plan = self.plan
+        self._grid.switch(plan)
+        self._grid.counters.clear()
+        self.ring = self._grid.ring(plan) if plan.shape is Shape.FLAT else self._grid.rings(plan)
+        return self.ring
+
+    def due(self, steps: int) -> bool:
+        return self._course.at(steps) != self.stage
+
+    def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
+        """Enter the stage of the next step, and give its nodes the vectors of the present ones.
+
+        Every command must have ended on every node. ``DivergenceError`` if not every word that was sent has been
+        received, ``RingError`` if a packet is under way at a node.
+        """
+        before, old, begun = self.ring, self.plan, self._clock()
+        self.balance(steps)
+        after = self.enter(self._course.at(steps))
+        switched = self._clock()
+        carried = carry_over(before, after, config.allocation(length), old=old, new=self.plan)
+        return Change(
+            step=steps, requests=list(map(str, self._course.stages[self.stage].requests)),
+            shape=self.plan.shape.value, nodes=list(self.plan.order), left=list(carried.left),
+            joined=list(carried.joined), heirs=[list(pair) for pair in carried.heirs.items()], moved=carried.moved,
+            dropped=carried.dropped, switch_cycles=_since(begun, switched),
+            carry_cycles=_since(switched, self._clock()))
+
+    def balance(self, steps: int) -> None:
+        counters = self._grid.counters.read()
+        sent, received = (sum(one[name] for one in counters) for name in ("WORDS_SENT", "WORDS_RECEIVED"))
+        if (sent - received) % (1 << 32):
+            raise DivergenceError(f"Step {steps}: nodes have sent {sent:,} words since their rings were formed, and "
+                                  f"received {received:,}")
+
+    def handed_over(self, arrays: dict[str, Any], old: Plan) -> dict[str, Any]:
+        found = dict(arrays)
+        for name in ("errors", "residuals"):
+            if arrays[name] is not None:
+                rows = hand_over(dict(zip(old.order, arrays[name], strict=True)), old, self.plan).rows
+                found[name] = np.stack([rows[node] for node in self.plan.order])
+        return found
+
+    def forget(self) -> None:
+        self._grid.counters.clear()
+        self.ring.counters.clear()
+
+
+def _since(begun: Cycles, ended: Cycles) -> Cycles:
+    """Cycles between two times."""
+    return None if begun is None or ended is None else ended - begun

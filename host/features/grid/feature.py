@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from host.driver.protocols import VectorRing
     from host.driver.results import Cycles
     from host.driver.words import Vector
-    from host.features.grid.course import Course
+    from host.features.grid.course import Course, Rings
     from host.features.grid.grid import Plan
     from host.features.grid.reference import GridReference
-    from host.features.grid.rings import Rings
     from host.features.grid.switching import GridNodes
     from host.run.sections import Ring as RingSection
     from host.transports.golden.nodes import GoldenNodes
@@ -26,8 +25,7 @@ class GridFeature(Feature):
 
     def grid_nodes(self, devices: "Sequence[Device]", *, golden: "GoldenNodes | None", rows: int, columns: int,
                    timeout: int) -> "GridNodes":
-        from host.features.grid.golden import GoldenGrid
-        from host.features.grid.switching import GridNodes
+        from host.features.grid.switching import GoldenGrid, GridNodes
 
         if golden is not None:
             return GoldenGrid(golden, devices, rows=rows, columns=columns)
@@ -36,14 +34,14 @@ class GridFeature(Feature):
     def reference(self, ring: "VectorRing", plan: "Plan | None", weights: "Vector", planes: int,
                   centroids: Bits | None) -> "GridReference | None":
         from host.features.grid.grid import Shape
-        from host.features.grid.reference import grid_reference
+        from host.features.grid.reference import GridReference
 
         if plan is None or plan.shape is not Shape.GRID:
             return None
-        return grid_reference(ring, plan, weights, planes, centroids)
+        return GridReference(ring, plan, weights, planes, centroids)
 
     def stages(self, grid: "GridNodes", course: "Course", clock: "Callable[[], Cycles]") -> "Rings":
-        from host.features.grid.rings import Rings
+        from host.features.grid.course import Rings
 
         return Rings(grid, course, clock=clock)
 

@@ -1,10 +1,10 @@
-"""Grid of nodes, of which parts are enabled and disabled, and the rings that the enabled ones form.
+"""Grid of nodes whose parts can be disabled, and the rings that the enabled nodes form.
 
 Node (r, c) of R x C has the number r · C + c. Its port 0 sends to (r, c + 1 mod C), its port 1 to (r + 1 mod R, c);
 each link ends at the port of the same number. A card is a row.
 
-A node that is disabled, or whose card is, takes no part in any ring. Words still pass through it by bypass, since
-the wires of the others lead through it; a link that is disabled carries nothing.
+A node that is disabled, by itself or with its card, is in no ring. Words still pass through it by bypass, since the
+wires of other nodes lead through it; a link that is disabled carries nothing.
 
 Example
 -------
@@ -36,14 +36,10 @@ class TopologyError(ValueError):
 class Shape(enum.Enum):
     """Rings that the nodes of a grid form."""
 
-    FLAT = "flat"
-    """One ring through all enabled nodes."""
-    HORIZONTAL = "horizontal"
-    """A ring in each row, over ports 0."""
-    VERTICAL = "vertical"
-    """A ring in each column, over ports 1."""
-    GRID = "grid"
-    """Rings in rows and in columns at once, for sums in two dimensions."""
+    FLAT = "flat"  # one ring through all enabled nodes
+    HORIZONTAL = "horizontal"  # a ring in each row, over ports 0
+    VERTICAL = "vertical"  # a ring in each column, over ports 1
+    GRID = "grid"  # rings in rows and in columns at once, for sums in two dimensions
 
 
 class Kind(enum.Enum):
@@ -65,10 +61,10 @@ class Part:
     @classmethod
     def parse(cls, text: str) -> "Part":
         """Make a part from its text: ``node5``, ``card1``, or ``link5:0`` for port 0 of node 5."""
-        found = re.fullmatch(r"(node|card)(\d+)|(link)(\d+):(\d+)", text)
-        if not found:
+        match = re.fullmatch(r"(node|card)(\d+)|(link)(\d+):(\d+)", text)
+        if not match:
             raise ValueError(f"Part must be like node5, card1 or link5:0, not {text!r}")
-        kind, number, link, node, port = found.groups()
+        kind, number, link, node, port = match.groups()
         return cls(Kind.LINK, int(node), int(port)) if link else cls(Kind(kind), int(number))
 
     def __str__(self) -> str:
@@ -77,7 +73,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
-    """Place of a node in a ring: the ports by which it receives and sends, its rank, and the size of the ring."""
+    """Seat of a node in a ring: the ports by which it receives and sends, its rank, and the size of the ring."""
 
     receives: int
     sends: int
@@ -90,17 +86,17 @@ class NodeSetting:
     """Setting of a node's switch."""
 
     outputs: tuple[Source, ...]  # source of each port that sends
-    # place in the ring that commands name by field ``port``; None if the node is in no such ring. The rings of rows
-    # are 0 and those of columns 1, and a flat one is 0.
+    # seat in the ring that commands name by field ``port``, or None. Rings of rows are 0, rings of columns 1, and a
+    # flat ring is 0.
     seats: tuple[Seat | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Rings of the enabled nodes, and what each node must be set to."""
+    """Rings of the enabled nodes, and the setting of each node."""
 
     shape: Shape
-    # nodes of each ring, in order of rank; those of rows come before those of columns
+    # nodes of each ring, in order of rank; rings of rows come before rings of columns
     rings: tuple[tuple[int, ...], ...]
     settings: tuple[NodeSetting, ...]  # setting of every node of the grid, in order of number
 
@@ -111,7 +107,7 @@ class Plan:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Nodes in the order in which drivers have them: by rank in a flat ring, by number in other shapes."""
+        """Nodes in the order of drivers: by rank in a flat ring, by number in other shapes."""
         return self.rings[0] if self.shape is Shape.FLAT else self.active
 
     def gradient_scale(self, node: int) -> float:
@@ -123,12 +119,12 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Grid of nodes with the parts of it that are disabled."""
+    """Grid of nodes with its disabled parts."""
 
     # 1 to :data:`~hdl.ring.topology.SMALL_RING` each
     rows: int
     columns: int
-    # a node is disabled by itself or with its card: enabling a card leaves a node disabled that was so by itself
+    # a node may be disabled by itself and with its card: enabling the card leaves the node disabled then
     disabled: frozenset[Part] = frozenset()
 
     def __post_init__(self) -> None:
@@ -169,22 +165,19 @@ class Topology:
     def _check(self, parts: Iterable[Part]) -> None:
         links = self.links
         for part in parts:
-            if part.kind is Kind.LINK:
+            count = {Kind.NODE: self.nodes, Kind.CARD: self.rows}.get(part.kind)
+            if count is None:
                 if (part.number, part.port) not in links:
                     raise ValueError(f"Link must be one of the {self.rows} x {self.columns} grid, not {part}")
-            else:
-                count = self.nodes if part.kind is Kind.NODE else self.rows
-                if not 0 <= part.number < count:
-                    raise ValueError(f"{part.kind.value.capitalize()} must be below {count} on a {self.rows} x "
-                                     f"{self.columns} grid, not {part.number}")
+            elif not 0 <= part.number < count:
+                raise ValueError(f"{part.kind.value.capitalize()} must be below {count} on a {self.rows} x "
+                                 f"{self.columns} grid, not {part.number}")
 
     # Rings.
 
     def plan(self, shape: Shape) -> Plan:
-        """Find the rings of the enabled nodes.
-
-        Raises ``TopologyError`` if an enabled node would be on no ring, or a ring would be too large for its nodes.
-        """
+        """Rings of the enabled nodes; ``TopologyError`` if a node would be on none, or a ring be too large for its
+        nodes."""
         if not self.enabled_nodes:
             raise TopologyError("Grid must have an enabled node, not none: enable a node or a card")
         outputs = {(node, port): Source.OFF for node in range(self.nodes) for port in range(MOST_PORTS)}
@@ -196,39 +189,37 @@ class Topology:
             self._check_rectangle()
         if shape in (Shape.HORIZONTAL, Shape.GRID):
             for row in range(self.rows):
-                places = range(row * self.columns, (row + 1) * self.columns)
-                rings += self._straight(places, 0, "Row", row, outputs, seats)
+                line = range(row * self.columns, (row + 1) * self.columns)
+                rings += self._straight(line, 0, f"row {row}", outputs, seats)
         if shape in (Shape.VERTICAL, Shape.GRID):
             for column in range(self.columns):
-                places = range(column, self.nodes, self.columns)
-                rings += self._straight(places, 1, "Column", column, outputs, seats)
+                line = range(column, self.nodes, self.columns)
+                rings += self._straight(line, 1, f"column {column}", outputs, seats)
         settings = tuple(NodeSetting(tuple(outputs[node, port] for port in range(MOST_PORTS)),
                                      tuple(seats.get((node, number)) for number in range(MOST_PORTS)))
                          for node in range(self.nodes))
         return Plan(shape, tuple(rings), settings)
 
-    def _straight(self, places: range, port: int, name: str, number: int, outputs: dict[Link, Source],
+    def _straight(self, line: range, port: int, name: str, outputs: dict[Link, Source],
                   seats: dict[tuple[int, int], Seat]) -> list[tuple[int, ...]]:
         """Ring of the enabled nodes of a row or column, if there are any."""
-        ring = tuple(node for node in places if node in self.enabled_nodes)
+        ring = tuple(node for node in line if node in self.enabled_nodes)
         for rank, node in enumerate(ring):
             seats[node, port] = Seat(port, port, rank, len(ring))
         if len(ring) > 1:
-            if lacking := [(node, port) for node in places if (node, port) not in self.enabled_links]:
-                raise TopologyError(f"{name} {number} must have all its links to be a ring, not without "
-                                    f"{_names(lacking)}: enable them, disable all but one of {name.lower()} "
-                                    f"{number}'s nodes, or take a flat ring")
-            for node in places:
+            if lacking := [(node, port) for node in line if (node, port) not in self.enabled_links]:
+                raise TopologyError(f"{name.capitalize()} must have all its links to be a ring, not without "
+                                    f"{_names(lacking)}: enable them, disable all but one of {name}'s nodes, or take "
+                                    f"a flat ring")
+            for node in line:
                 outputs[node, port] = Source.ENGINE if node in ring else (Source.BYPASS_0, Source.BYPASS_1)[port]
         return [ring] if ring else []
 
     def _check_rectangle(self) -> None:
         """Raise unless all rows that have enabled nodes have them in the same columns."""
-        there = set(self.enabled_nodes)
-        rows = sorted({node // self.columns for node in there})
-        columns = sorted({node % self.columns for node in there})
-        missing = [row * self.columns + column for row in rows for column in columns
-                   if row * self.columns + column not in there]
+        rows, columns = ({divmod(node, self.columns)[axis] for node in self.enabled_nodes} for axis in (0, 1))
+        missing = [node for node in range(self.nodes) if node not in self.enabled_nodes
+                   and node // self.columns in rows and node % self.columns in columns]
         if missing:
             raise TopologyError(f"Rows of a sum in two dimensions must have enabled nodes in the same columns, not "
                                 f"without {_names(missing)}: enable them, disable the others of their rows or "
@@ -248,37 +239,36 @@ class Topology:
             raise TopologyError(f"Enabled links must lead round through all enabled nodes, not without "
                                 f"{_names(self._links_off())}: {self._advice()}")
         ring: list[int] = []
-        arrivals: list[tuple[int, int, int]] = []
+        ports: list[tuple[int, int]] = []  # by which each node of the ring receives and sends
         receives = trail[-1][1]  # a link ends at the port of the same number
         for node, sends in trail:
             if node in there and node not in ring:
                 outputs[node, sends] = Source.ENGINE
-                arrivals.append((node, receives, sends))
                 ring.append(node)
+                ports.append((receives, sends))
             else:
                 outputs[node, sends] = (Source.BYPASS_0, Source.BYPASS_1)[receives]
             receives = sends
-        for rank, (node, came, sends) in enumerate(arrivals):
-            seats[node, 0] = Seat(came, sends, rank, len(ring))
+        for rank, node in enumerate(ring):
+            seats[node, 0] = Seat(*ports[rank], rank, len(ring))
         return tuple(ring)
 
     def _trail(self) -> list[Link] | None:
-        """Way round through all enabled nodes; a node alone needs none."""
+        """Closed trail through all enabled nodes; a single node needs no link."""
         return closed_trail(self.enabled_links, self.enabled_nodes) if len(self.enabled_nodes) > 1 else []
 
     def _links_off(self) -> list[Link]:
         return sorted(set(self.links) - set(self.enabled_links))
 
     def _advice(self) -> str:
-        """Parts of which each alone would make a flat ring possible."""
+        """Parts each of which would make a flat ring possible on its own."""
         def helps(make: Callable[[Part], Topology], parts: Iterable[Part]) -> list[Part]:
             return [part for part in parts if make(part)._trail() is not None]
 
         ways = []
         if links := helps(self.enable, (Part(Kind.LINK, *link) for link in self._links_off())):
             ways.append(f"enable {' or '.join(map(str, links))}")
-        nodes = [Part(Kind.NODE, node) for node in self.enabled_nodes]
-        if nodes := helps(self.disable, nodes):
+        if nodes := helps(self.disable, (Part(Kind.NODE, node) for node in self.enabled_nodes)):
             ways.append(f"disable {' or '.join(map(str, nodes))}")
         return ", or ".join(ways) or "enable several of them, or disable several nodes"
 
@@ -291,34 +281,23 @@ def _names(parts: Iterable[int | Link]) -> str:
 # Closed trails.
 
 def reach(start: int, links: Mapping[Link, int]) -> set[int]:
-    """Nodes to which words can come from a node, with itself."""
-    found, open_ = {start}, [start]
+    """Nodes to which words can come from a node, and the node itself."""
+    reached, open_ = {start}, [start]
     while open_:
         node = open_.pop()
         for (source, _), target in links.items():
-            if source == node and target not in found:
-                found.add(target)
+            if source == node and target not in reached:
+                reached.add(target)
                 open_.append(target)
-    return found
+    return reached
 
 
 def closed_trail(links: Mapping[Link, int], nodes: Collection[int]) -> list[Link] | None:
-    """Find a closed trail through all of the given nodes, with as few links as possible.
+    """Links of the shortest closed trail through all of the given nodes, in order; None if there is no trail.
 
-    A trail may pass a node more than once, but uses no link twice: each link has one source of words. It begins at
-    the least of the nodes, and takes the lowest port wherever several trails are as short.
-
-    Parameters
-    ----------
-    links : mapping
-        Node to which each link leads.
-    nodes : collection of int
-        Nodes that must be passed; others may be.
-
-    Returns
-    -------
-    list of Link, or None
-        Links in the order of the trail; None if there is no such trail.
+    ``links`` have the node at the end of each link. A trail may pass other nodes, and a node more than once, but uses
+    no link twice: each link has one source of words. It begins at the lowest of the nodes, and takes the lowest port
+    wherever several trails are as short.
     """
     start = min(nodes)
     backward = {(target, number): source for number, ((source, _), target) in enumerate(links.items())}
@@ -327,9 +306,9 @@ def closed_trail(links: Mapping[Link, int], nodes: Collection[int]) -> list[Link
         return None
     inside = {link: target for link, target in links.items() if link[0] in inner and target in inner}
     for length in range(max(len(nodes), 1), len(inside) + 1):
-        found = _Search(inside, frozenset(nodes), start, length).run()
-        if found is not None:
-            return found
+        trail = _Search(inside, frozenset(nodes), start, length).run()
+        if trail is not None:
+            return trail
     return None
 
 
@@ -370,10 +349,10 @@ class _Search:
 
     def _lost(self, node: int, used: int, missing: frozenset[int]) -> bool:
         """Whether the start or a missing node cannot be reached over links that are not used."""
-        found, open_ = set(), [node]
+        reached, open_ = set(), [node]
         while open_:
             for _, target, bit in self._leaving.get(open_.pop(), ()):
-                if not used & bit and target not in found:
-                    found.add(target)
+                if not used & bit and target not in reached:
+                    reached.add(target)
                     open_.append(target)
-        return self._start not in found or not found.issuperset(missing)
+        return not reached >= missing | {self._start}

@@ -1,78 +1,58 @@
 """Owners of a vector's elements in the rings of a plan, and the change from some rings to others.
 
-State and masters of an element lie with its owner alone; residuals and errors of the whole vector lie on every node.
-The functions work on arrays, and change none of those that they are given.
+State and master of an element are only at its owner; residuals and errors of the whole vector are on every node.
+The functions do not change the arrays that they are given.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from host.driver.memory import Allocation
 from host.driver.protocols import VectorRing
-from host.driver.words import Vector
 from host.features.grid.grid import Plan, Shape
 from sim.golden import floating
 from sim.golden.ring import block_indices, floats
 
-__all__ = ["Carried", "Handover", "carry_over", "hand_over", "moved", "owners", "reslice"]
+__all__ = ["Carried", "Handover", "carry_over", "hand_over", "moved", "owners"]
 
 Bits = npt.NDArray[np.uint32]
 Indices = npt.NDArray[np.int64]
 
 
 def owners(plan: Plan, length: int) -> dict[int, Indices]:
-    """Elements that each node updates, in the order in which their state lies in its memory.
+    """Elements that each node updates, in the order of their state in its memory.
 
     In a ring of N nodes, rank r owns block (r + 1) mod N. In two dimensions the block that a node owns in its row is
-    dealt once more to the nodes of its column, group by group: with C nodes in a row and R in a column, a node owns
-    one block of R · C.
+    partitioned again among the nodes of its column, group by group: with C nodes in a row and R in a column, a node
+    owns one block of R · C.
     """
     if plan.shape is not Shape.GRID:
         return {node: blocks[(rank + 1) % len(ring)] for ring in plan.rings
                 for blocks in [block_indices(length, len(ring))] for rank, node in enumerate(ring)}
-    found = {}
+    owned = {}
     for node in plan.active:
         row, column = plan.settings[node].seats
         assert row is not None
         assert column is not None
         blocks = block_indices(length, row.size * column.size)
-        found[node] = blocks[(column.rank + 1) % column.size * row.size + (row.rank + 1) % row.size]
-    return found
+        owned[node] = blocks[(column.rank + 1) % column.size * row.size + (row.rank + 1) % row.size]
+    return owned
 
 
 def _owner_of(owned: Mapping[int, Indices], length: int) -> npt.NDArray[np.int64]:
     """Node that owns each element; ``ValueError`` unless each has one owner."""
     owner = np.full(length, -1)
-    count = np.zeros(length, dtype=np.int64)
     for node, index in owned.items():
         owner[index] = node
-        count[index] += 1
+    count = np.bincount(np.concatenate([*owned.values()]), minlength=length)
     if (count != 1).any():
         raise ValueError(f"Elements must have one owner each, not {count[count != 1][0]}: nodes of one flat ring or "
                          f"of a grid own each element once")
     return owner
-
-
-def reslice(blocks: Mapping[int, Bits], old: Mapping[int, Indices], new: Mapping[int, Indices]) -> dict[int, Bits]:
-    """Blocks of the new owners, from those of the old ones.
-
-    Parameters
-    ----------
-    blocks : mapping of int to array
-        Values of each old owner's elements.
-    old, new : mapping of int to array
-        Elements that each node owns: :func:`owners`.
-    """
-    length = sum(map(len, new.values()))
-    _owner_of(old, length)
-    _owner_of(new, length)
-    vector = np.empty(length, dtype=np.uint32)
-    for node, index in old.items():
-        vector[index] = blocks[node]
-    return {node: vector[index] for node, index in new.items()}
 
 
 def moved(old: Mapping[int, Indices], new: Mapping[int, Indices]) -> int:
@@ -91,12 +71,12 @@ class Handover:
 
 
 def hand_over(rows: Mapping[int, Bits], old: Plan, new: Plan) -> Handover:
-    """Hand the residuals or errors of nodes that leave to the nodes behind them.
+    """Hand the residuals or errors of nodes that leave to the nodes after them.
 
     The heir of a node is the next one in its ring that stays: in two dimensions the next in its row, or else in its
-    column. If no node of these stays, it is the lowest node that does, or the lowest that joins if none stays at all.
-    Rows that a node is given are added to its own in binary32, in order of number; a sum that is not finite becomes
-    +0.0, as a residual does in a node. A node that joins begins with zeros.
+    column. If none of these stays, it is the lowest node that stays, or the lowest that joins if none stays at all.
+    An heir adds the rows to its own in binary32, in order of number; a sum that is not finite becomes +0.0, as a
+    residual does in a node. A node that joins begins with zeros.
     """
     length = len(next(iter(rows.values())))
     kept = {node: rows[node].copy() if node in rows else np.zeros(length, dtype=np.uint32) for node in new.active}
@@ -117,10 +97,10 @@ def _heir(node: int, old: Plan, new: Plan) -> int:
     stays = set(old.active) & set(new.active)
     for ring in old.rings:
         if node in ring:
-            place = ring.index(node)
-            behind = [other for other in (*ring[place + 1:], *ring[:place]) if other in stays]
-            if behind:
-                return behind[0]
+            position = ring.index(node)
+            following = [other for other in (*ring[position + 1:], *ring[:position]) if other in stays]
+            if following:
+                return following[0]
     return min(stays or new.active)
 
 
@@ -128,34 +108,23 @@ def _heir(node: int, old: Plan, new: Plan) -> int:
 class Carried:
     """Account of a change."""
 
-    # nodes of the grid that are no longer there, and those that were not there before
-    left: tuple[int, ...]
+    left: tuple[int, ...]  # nodes of the grid that have left
     joined: tuple[int, ...]
-    # node to which each node that has left gave its residuals and errors; empty if there are none
-    heirs: dict[int, int]
+    heirs: dict[int, int]  # node to which each node that has left gave its residuals and errors, if it has such
     moved: int  # elements whose owner has changed
     dropped: int  # elements of residuals and errors whose sum was not finite, and which are zeros now
 
 
 def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old: Plan, new: Plan) -> Carried:
-    """Give the nodes of new rings what those of the old ones have.
+    """Give the nodes of new rings the vectors of the old ones, at the start of each memory.
 
     Each element of a state plane and of the masters is read from its old owner and written to its new one. Residuals
-    and errors stay with their nodes, or go to the heirs of nodes that leave
-    (:func:`~host.features.grid.owners.hand_over`). Every node is given the weights of rank 0. Everything is read
-    before anything is written, so that a node may be in both rings. Both must be at rest.
+    and errors stay with their nodes, or pass to the heirs of nodes that leave (:func:`hand_over`). Every node gets
+    the weights of rank 0. Everything is read before anything is written, since a node may be in both rings. Both must
+    be at rest, in the order of their plans, which are of a flat ring, or of rings in two dimensions.
 
-    Raises ``ValueError``: a plan is of rings apart, each of which has the whole vector, or of another number of
-    nodes, or the new nodes have no room. Nothing has been read or written then.
-
-    Parameters
-    ----------
-    before, after : VectorRing
-        Nodes of the plans, in their :attr:`~host.features.grid.grid.Plan.order`.
-    vector : Allocation
-        The vector, at the start of each memory.
-    old, new : Plan
-        Plans of a flat ring, or of rings in two dimensions.
+    Raises ``ValueError``, before anything is read or written: a plan is of rings apart, each with the whole vector,
+    or of another number of nodes, or the new nodes have no room.
     """
     for name, ring, plan in (("Old", before, old), ("New", after, new)):
         if ring.nodes != len(plan.active):
@@ -168,30 +137,22 @@ def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old
     master = before.memory.read_master(length) if before.formats.has_master else None
     state = [before.memory.read_state(length, plane, packed_state=packed_state)
              for plane in range(vector.planes)]
-    residuals = _handed(before.memory.read_residual(length), old, new) if before.formats.has_residual else None
-    left_over = _handed(before.memory.read_errors(length), old, new) if vector.errors else None
+    transfers: list[tuple[Callable[..., Any], Callable[..., None]]] = []
+    if before.formats.has_residual:
+        transfers.append((before.memory.read_residual, after.memory.write_residual))
+    if vector.errors:
+        transfers.append((before.memory.read_errors, after.memory.write_errors))
+    handed = [hand_over(dict(zip(old.order, read(length).view(np.uint32), strict=True)), old, new)
+              for read, _ in transfers]
 
     after.memory.write_weights(weights, length)
     if master is not None:
         after.memory.write_master(master, length)
     for plane, values in enumerate(state):
         after.memory.write_state(values, plane, length, packed_state=packed_state)
-    if residuals is not None:
-        after.memory.write_residual(_rows(residuals, new), length)
-    if left_over is not None:
-        after.memory.write_errors(_rows(left_over, new), length)
-    given = [handover for handover in (residuals, left_over) if handover is not None]
+    for (_, write), handover in zip(transfers, handed, strict=True):
+        write([handover.rows[node].view(np.float32) for node in new.order], length)
     return Carried(left=tuple(sorted(set(old.active) - set(new.active))),
                    joined=tuple(sorted(set(new.active) - set(old.active))),
-                   heirs=given[0].heirs if given else {}, moved=changed,
-                   dropped=sum(handover.dropped for handover in given))
-
-
-def _handed(rows: Vector, old: Plan, new: Plan) -> Handover:
-    """Rows of the new nodes, from one row for each of the old."""
-    return hand_over(dict(zip(old.order, rows.view(np.uint32), strict=True)), old, new)
-
-
-def _rows(handover: Handover, new: Plan) -> list[npt.NDArray[np.float32]]:
-    """Rows in order."""
-    return [handover.rows[node].view(np.float32) for node in new.order]
+                   heirs=handed[0].heirs if handed else {}, moved=changed,
+                   dropped=sum(handover.dropped for handover in handed))

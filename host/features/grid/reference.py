@@ -7,24 +7,26 @@ import numpy.typing as npt
 
 from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.protocols import VectorRing
-from host.driver.words import Vector
 from host.features.grid.grid import Plan
 from host.training.reference import Places, Reference, golden_settings, is_packed
 from sim.golden.features.grid import grid
 from sim.golden.ring import Traffic, Update, block_indices
 
-__all__ = ["GridReference", "grid_reference"]
+__all__ = ["GridReference"]
 
 Bits = npt.NDArray[np.uint32]
 
 
 class GridReference(Reference):
-    """Golden model of a training run in so many rows and columns of enabled nodes; options are those of
+    """Golden model of a training run on the nodes of a plan in two dimensions; options are those of
     :class:`Reference`."""
 
-    def __init__(self, ring: VectorRing, *options: Any, rows: int, columns: int):
+    def __init__(self, ring: VectorRing, plan: Plan, *options: Any):
         super().__init__(ring, *options)
-        self._rows, self._columns = rows, columns
+        row, column = plan.settings[plan.order[0]].seats
+        assert row is not None
+        assert column is not None
+        self._rows, self._columns = column.size, row.size
 
     @property
     def equivalent_nodes(self) -> float:
@@ -42,13 +44,12 @@ class GridReference(Reference):
             weight_codec=self._codec, gradient_codec=self._gradient_codec,
             residuals=None if residuals is None else residuals.reshape(shape), segment=self._ring.formats.segment,
             lanes=self._ring.formats.lanes)
-        whole: Update = Update(weights=update.weights, master=update.master, state=update.state,
-                                            total=update.total, traffic=self._together(*update.traffic))
-        return whole
+        return Update(weights=update.weights, master=update.master, state=update.state, total=update.total,
+                      traffic=self._together(*update.traffic))
 
     def _together(self, sums: list[Traffic], updates: list[Traffic], gathers: list[Traffic]) -> Traffic:
-        """Traffic of a step. Hops of rows come before those of columns; bounds are those of the rows, the columns
-        and the gathering that have most to do, one after the other."""
+        """Traffic of a step. Hops of rows come before hops of columns; a bound is the sum of the largest of the rows,
+        of the columns and of the gathering."""
         rows, columns = self._rows, self._columns
         gather, = gathers
         sizes = [len(block) for block in block_indices(len(self.master), columns)]
@@ -72,12 +73,3 @@ class GridReference(Reference):
             bound=max(one.bound for one in sums) + max(one.bound for one in updates) + gather.bound,
             gather_elements=sum(one.gather_elements for one in updates) + rows * gather.gather_elements,
             gather_payload=sum(one.gather_payload for one in updates) + rows * gather.gather_payload)
-
-
-def grid_reference(ring: VectorRing, plan: Plan, weights: Vector, planes: int,
-                   centroids: Bits | None) -> GridReference:
-    """Golden model of the nodes of the rings of a plan in two dimensions."""
-    row, column = plan.settings[plan.order[0]].seats
-    assert row is not None
-    assert column is not None
-    return GridReference(ring, weights, planes, centroids, rows=column.size, columns=row.size)

@@ -12,7 +12,7 @@ Example
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,15 +39,16 @@ from host.features.grid.grid import NodeSetting, Plan, Shape, Topology
 from host.features.grid.owners import owners
 from sim.golden.ring import block_indices
 
-__all__ = ["GridCollectives", "GridNodes", "GridPartition", "GridRings", "broken_links", "check_weights", "link_name",
-           "operand"]
+if TYPE_CHECKING:
+    from host.transports.golden.nodes import GoldenNodes
+
+__all__ = ["GoldenGrid", "GridCollectives", "GridNodes", "GridPartition", "GridRings", "broken_links",
+           "check_weights", "link_name", "operand"]
 
 
 def operand(setting: NodeSetting) -> int:
-    """Setting of a node as SWITCH takes it, in field ``gradient_base``.
-
-    A node listens to the ports by which it receives in rings of more than one node.
-    """
+    """Setting of a node for field ``gradient_base`` of SWITCH. A node listens to the ports by which it receives in
+    rings of more than one node."""
     receives, sends, listens = [0, 1], [0, 1], 0
     for number, seat in enumerate(setting.seats):
         if seat is not None:
@@ -66,34 +67,23 @@ def check_weights(plan: Plan, config: NodeConfig) -> None:
 
 
 class GridNodes(ConnectedNodes):
-    """All nodes of a grid, whether they take part in rings or not.
-
-    Parameters
-    ----------
-    devices : sequence of Device
-        Nodes in the order of their numbers, joined as in :mod:`host.features.grid.grid`.
-    """
+    """All nodes of a grid, in rings or not, in the order of their numbers, joined as in
+    :mod:`host.features.grid.grid`."""
 
     def __init__(self, devices: Sequence[Device], *, rows: int, columns: int, timeout: int = TIMEOUT):
-        self._grid = Topology(rows, columns)
-        if len(devices) != self._grid.nodes:
-            raise ValueError(f"Devices of a {rows} x {columns} grid must be {self._grid.nodes}, not {len(devices)}")
+        self.grid = Topology(rows, columns)  # the whole grid, with all parts enabled
+        if len(devices) != self.grid.nodes:
+            raise ValueError(f"Devices of a {rows} x {columns} grid must be {self.grid.nodes}, not {len(devices)}")
         if any(device.config.topology.ports < 2 for device in devices):
             raise ValueError("Topology of nodes of a grid must be Grid()")
         super().__init__(devices, timeout=timeout)
 
-    @property
-    def grid(self) -> Topology:
-        """The whole grid, with all parts enabled."""
-        return self._grid
-
     def switch(self, plan: Plan) -> None:
         """Set the switches of all nodes.
 
-        All commands must have ended on all nodes: this is what makes sure that no packet is between two of them. With
-        replay, words that have come may not be acknowledged yet, and control words may be on their way, so links are
-        put in order first. Raises ``RingError`` if a packet is still under way at a node, which has changed nothing;
-        other nodes may have.
+        All commands must have ended on all nodes, so that no packet is between two of them. With replay, words may
+        still wait for an acknowledgement, and control words be on the links, so links are put in order first. Raises
+        ``RingError`` if a packet is still under way at a node, which has changed nothing; other nodes may have.
         """
         if len(plan.settings) != self.nodes:
             raise ValueError(f"Plan must be of the {self.nodes} nodes of this grid, not of {len(plan.settings)}")
@@ -115,6 +105,23 @@ class GridNodes(ConnectedNodes):
         rings = GridRings([self.devices[node] for node in plan.order], plan, timeout=self.devices.timeout)
         rings.connect()
         return rings
+
+
+class GoldenGrid(GridNodes):
+    """Golden nodes of a grid."""
+
+    def __init__(self, golden: "GoldenNodes", devices: Sequence[Device], *, rows: int, columns: int):
+        super().__init__(devices, rows=rows, columns=columns)
+        self._golden = golden
+
+    def switch(self, plan: Plan) -> None:
+        super().switch(plan)
+        rings: dict[int, list[Sequence[int]]] = {}
+        for nodes in plan.rings:
+            done = {node for row in rings.get(0, []) for node in row}
+            port = 0 if plan.settings[nodes[0]].seats[0] is not None and not done.issuperset(nodes) else 1
+            rings.setdefault(port, []).append(nodes)
+        self._golden.rings = rings
 
 
 class GridPartition(RingPartition):
@@ -146,13 +153,8 @@ class GridCollectives(WeightUpdates):
 
     def submit(self, operation: Operation, fields: Sequence[dict[str, int]], *,
                ring: int) -> PendingCommand[Outcome]:
-        """Queue a collective on all rings of rows (0, or a flat one) or of columns (1) at once.
-
-        Parameters
-        ----------
-        fields : sequence of dict
-            Bases, length, turn and stride for each node.
-        """
+        """Queue a collective on all rings of rows (0, or a flat one) or of columns (1) at once, with bases, length,
+        block offset and stride for each node."""
         placed = []
         for seats, own in zip(self._seats, fields, strict=True):
             seat = seats[ring]
@@ -163,24 +165,23 @@ class GridCollectives(WeightUpdates):
                                               explain=lambda pending: self._explain(pending, ring))
 
     def _explain(self, pending: PendingCommand[Outcome], ring: int) -> RingError:
-        """Error of a failed command, once no word moves any more. A node that refused something is the cause, or else
-        a link after which packets are missing; nodes that stood still are not."""
+        """Error of a failed command, once no word moves any more. The cause is a node that refused something, or else
+        a link after which packets are missing, but no node that stood still."""
         self._commands.settle(pending.every)
         name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
-        lines, reason, cause = [], "nodes stood still, or gave no event", None
-        blameless = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, EventStatus.INGRESS_TIMEOUT,
-                     EventStatus.EGRESS_TIMEOUT)
+        reason, cause = "nodes stood still, or gave no event", None
+        lines = [f"  {device.name}: " + ("no event" if event is None else
+                                         f"{event.status.name} after {event.cycles} cycles")
+                 for device, event in zip(self._devices, pending.every, strict=True)]
         for number, event in enumerate(pending.every):
-            device = self._devices[number]
-            lines.append(f"  {device.name}: " + ("no event" if event is None else
-                                                 f"{event.status.name} after {event.cycles} cycles"))
-            if event is not None and event.status not in blameless and cause is None:
+            if event is not None and event.status not in _BLAMELESS:
                 cause = number
                 try:
-                    event.check(device.name)
+                    event.check(self._devices[number].name)
                 except DeviceError as error:
                     reason = str(error)
-        if cause is None:
+                break
+        else:
             order = self._plan.active
             events = {order[number]: event for number, event in enumerate(pending.every) if event is not None}
             links = broken_links(self._plan, events, ring=ring, timeout=self._devices.timeout)
@@ -227,16 +228,20 @@ class GridCollectives(WeightUpdates):
                        not_finite=tuple(sorted({node for outcome in outcomes for node in outcome.not_finite})))
 
 
+def _in_flat_rings(what: str) -> property:
+    """A part that only nodes in one flat ring have: a ``ValueError``."""
+    def refuse(rings: "GridRings") -> None:
+        raise ValueError(f"{what} nodes in one flat ring, not in rings of shape {rings.plan.shape.value}")
+
+    return property(refuse)
+
+
 class GridRings(ConnectedNodes):
     """Enabled nodes of a grid, in the rings of a plan.
 
-    Vectors, state and master weights are written and read as in a ring. Rows of vectors are those of the
-    enabled nodes in the order of their numbers. Programs, quorum updates and lists of layers need one flat ring.
-
-    Parameters
-    ----------
-    devices : iterable of Device
-        Enabled nodes in the order of their numbers.
+    Vectors, state and master weights are written and read as in a ring; rows of vectors are in the order of nodes.
+    Programs, quorum updates, lists of layers and quantized inference need one flat ring. Devices are the enabled
+    nodes in the order of their numbers.
     """
 
     def __init__(self, devices: Iterable[Device], plan: Plan, *, timeout: int = TIMEOUT):
@@ -252,51 +257,27 @@ class GridRings(ConnectedNodes):
         self.collectives = GridCollectives(self.devices, plan, self.memory, self.settings, self.commands)
         self.local = NodeOperations(self.devices, self.memory, self.settings, self.commands)
 
-    @property
-    def programs(self) -> NoReturn:
-        """No programs: a ``ValueError``."""
-        raise ValueError(f"Programs must be of nodes in one flat ring, not in rings of shape {self.plan.shape.value}")
-
-    @property
-    def quorum(self) -> NoReturn:
-        """No quorum updates: a ``ValueError``."""
-        raise ValueError(f"Quorum updates must be of nodes in one flat ring, not in rings of shape "
-                         f"{self.plan.shape.value}")
-
-    @property
-    def inference(self) -> NoReturn:
-        """No quantized inference: a ``ValueError``."""
-        raise ValueError(f"Quantized inference must be of nodes in one flat ring, not in rings of shape "
-                         f"{self.plan.shape.value}")
-
-    @property
-    def compute(self) -> NoReturn:
-        """No lists of layers: a ``ValueError``."""
-        raise ValueError(f"Lists of layers must be for nodes in one flat ring, not in rings of shape "
-                         f"{self.plan.shape.value}")
+    programs: Any = _in_flat_rings("Programs must be of")
+    quorum: Any = _in_flat_rings("Quorum updates must be of")
+    inference: Any = _in_flat_rings("Quantized inference must be of")
+    compute: Any = _in_flat_rings("Lists of layers must be for")
 
 
 # Diagnosis.
 
 _STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
+_BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, *_STANDSTILL)
 
 
 def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: int) -> list[tuple[int, int, str]]:
-    """Links that are to blame: their ends as nodes of the grid, and what is known of them.
+    """Links that are to blame: the nodes of the grid at their ends, and what they have not done.
 
-    Counters of words are those of a node, not of its ports, so they do not tell one link from another. Events do. A
-    node that waits for a packet has taken all that have come, and its event says how many. It is the first to give
-    up, so that the others have its ABORT. And no ABORT comes over a link that is cut, so that the node after it waits
-    for one until TIMEOUT has passed a second time.
+    Counters of words are of a node, not of its ports, so they do not distinguish links. Events do. A node that waits
+    for a packet has taken all that have come, and its event gives their number. It is the first to time out, so the
+    other nodes have its ABORT. No ABORT comes over a link that is cut, so the node after it waits for one until
+    TIMEOUT has passed a second time.
 
-    Parameters
-    ----------
-    events : dict
-        Events of nodes, by their numbers in the grid.
-    ring : int
-        Number of the rings that the collective was on.
-    timeout : int
-        Cycles without a word after which a node has given the command up.
+    ``events`` are by the numbers of nodes in the grid, ``ring`` is the number of the collective's rings.
     """
     found = []
     for members in _rings(plan, ring):
@@ -328,9 +309,6 @@ def link_name(plan: Plan, before: int, node: int, *, ring: int) -> str:
 
 def _rings(plan: Plan, ring: int) -> Sequence[tuple[int, ...]]:
     """Rings of a plan that commands with this number are on."""
-    def seated(members: tuple[int, ...]) -> bool:
-        seats = [plan.settings[node].seats[ring] for node in members]
-        return len(members) > 1 and all(seat is not None and (seat.rank, seat.size) == (rank, len(members))
-                                        for rank, seat in enumerate(seats))
-
-    return [members for members in plan.rings if seated(members)]
+    return [members for members in plan.rings if len(members) > 1 and all(
+        seat is not None and (seat.rank, seat.size) == (rank, len(members))
+        for rank, seat in enumerate(plan.settings[node].seats[ring] for node in members))]

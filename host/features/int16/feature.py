@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from host.driver.protocols import VectorRing
     from host.driver.words import Vector
     from host.features.int16.elements import Int16Elements
-    from host.features.int16.golden import GoldenIntegers
+    from host.features.int16.golden import GoldenIntegers, IntegerReference
     from host.features.int16.number_format import FixedPoint
-    from host.features.int16.reference import IntegerReference
     from host.training.optimizers import Optimizer
     from host.training.record import TrainingConfig
     from host.training.workloads import Workload
@@ -40,7 +39,7 @@ class Int16Feature(Feature):
 
     def reference(self, ring: "VectorRing", plan: Any, weights: "Vector", planes: int,
                   centroids: Bits | None) -> "IntegerReference":
-        from host.features.int16.reference import IntegerReference
+        from host.features.int16.golden import IntegerReference
 
         return IntegerReference(weights)
 

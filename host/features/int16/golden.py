@@ -1,14 +1,22 @@
-"""Golden nodes with elements of 16-bit integers."""
+"""Golden nodes with elements of 16-bit integers, and the golden state of a run on one of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command
+from host.driver.optimizer_settings import FixedSettings, Settings
+from host.driver.words import Vector
+from host.training.reference import Part, Places, Reference, words_of
 from host.transports.golden.nodes import GoldenNodes
 from host.transports.golden.part import Ended, GoldenPart, LocalOperation
+from sim.golden import masking
 from sim.golden.features.int16 import int16_node
+from sim.golden.ring import Traffic
 
-__all__ = ["GoldenIntegers"]
+__all__ = ["GoldenIntegers", "IntegerReference"]
 
 
 class GoldenIntegers(GoldenPart):
@@ -44,3 +52,41 @@ class GoldenIntegers(GoldenPart):
                 return (Ended(detail=masked.replaced, counts=counts) if masked.bad is None
                         else Ended(EventStatus.BAD_MASK, masked.bad, counts))
         return Ended()
+
+
+class IntegerReference(Reference):
+    """Golden model of a training run on the int16 node."""
+
+    counter = "COMPRESSED_WORDS"
+    #: A node without a link compresses the elements that it keeps: as at the only hop of two nodes.
+    equivalent_nodes = 2.0
+
+    def __init__(self, weights: Vector):
+        self._masking = masking
+        self.has_master = False
+        self.master = self.weights = words_of(weights)
+        self.state = []
+        self.errors = np.zeros((1, weights.size), dtype=np.uint32)
+        self.residuals = None
+
+    def sparsify(self, gradients: Sequence[Vector], threshold: float, places: Places = slice(None)) -> (
+            tuple[list[Vector], list[int]]):
+        gradient, = gradients
+        kept = int16_node.sparsify(gradient, int16_node.from_words(self.errors[0]), int(threshold))
+        self.errors = int16_node.to_words(kept.errors)[np.newaxis]
+        return [kept.gradients.astype(np.int16)], [kept.dropped]
+
+    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
+             parts: Sequence[Part] | None = None, places: Places = slice(None)) -> Traffic:
+        gradient, = gradients
+        update = int16_node.update(gradient, int16_node.from_words(self.weights),
+                                   gradient_scale=int(settings.gradient_scale),
+                                   learning_rate=int(settings.learning_rate))
+        self.master = self.weights = int16_node.to_words(update.weights)
+        return Traffic(
+            scatter_words=np.array([[update.words]]), gather_words=np.zeros((0, 1), np.int64),
+            dense_words=-(-gradient.size // 2), density=np.array([np.count_nonzero(gradient) / gradient.size]),
+            scatter_bound=0, bound=0, gather_elements=0, gather_payload=0)
+
+    def _pattern(self, number: float) -> npt.NDArray[np.uint32]:
+        return int16_node.to_words([int(number)])

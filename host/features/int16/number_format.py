@@ -1,17 +1,17 @@
-"""Weights and gradients of nodes of 16-bit integers, whose binary point is chosen here.
+"""Binary points of weights and gradients of nodes of 16-bit integers.
 
-Nodes of 16-bit integers have no exponents, so the place of the binary point is the host's affair, for weights and for
-gradients apart. Both stay for a whole run, so that gradients which a node has kept
-(:meth:`host.driver.node_operations.NodeOperations.sparsify`) keep their meaning.
+Such nodes have no exponents, so the host chooses the binary points, of weights and of gradients. Both stay for a
+whole run, so that gradients which a node has kept (:meth:`host.driver.node_operations.NodeOperations.sparsify`) keep
+their meaning.
 
 - Weights have :data:`WEIGHT_FRACTION` bits of fraction: from -8 to 8, in steps of 1/4096.
-- Gradients, of the sum over a batch, have as many as make the learning rate of the first step, in last places of
-  weights per last place of a gradient, at least 1/8 and less than 1/4. So a gradient says two or three bits more than
-  a weight can follow, and is clipped where it would move the weight by 1 to 2 or more in that step.
+- Gradients, of the sum over a batch, have the number that makes the learning rate of the first step, in last places
+  of weights per last place of a gradient, at least 1/8 and less than 1/4. So a gradient has two or three bits more
+  than a weight can follow, and is clipped where it would move the weight by 1 to 2 or more in that step.
 
-The gradient scale is 1: all that is between a gradient and the step of a weight, the binary points and one over the
-examples too, is folded into LEARNING_RATE. That has 16 bits of fraction, and a gradient 15 of magnitude: rounding the
-rate to nearest moves no step by more than a quarter of a weight's last place.
+The gradient scale is 1: LEARNING_RATE includes the binary points and the division by the number of examples. It has
+16 bits of fraction, and a gradient 15 of magnitude: rounding the rate to nearest moves no step by more than a quarter
+of a weight's last place.
 """
 
 import dataclasses
@@ -29,20 +29,16 @@ from host.training.optimizers import SGD, Optimizer
 
 __all__ = ["WEIGHT_FRACTION", "FixedPoint", "check_optimizer"]
 
-#: Bits of fraction of a weight of 16 bits.
-WEIGHT_FRACTION = 12
-#: The first learning rate, in last places, is at least 2 to the power of minus this.
-_FINER = 3
+WEIGHT_FRACTION = 12  # bits of fraction of a weight of 16 bits
+_FINER = 3  # the first learning rate, in last places, is at least 2 to the power of minus this
 _LEAST, _MOST = -(1 << 15), (1 << 15) - 1
 _ONE = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedPoint(Elements):
-    """Integers of 16 bits, rounded to nearest even and clipped.
-
-    With fewer than 0 bits of fraction, they stand for multiples of a power of two.
-    """
+    """Integers of 16 bits, rounded to nearest even and clipped; with a negative number of bits of fraction, multiples
+    of a power of two."""
 
     exact = False
 

@@ -2,8 +2,13 @@
 
 import contextlib
 import dataclasses
+import enum
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,21 +17,13 @@ import typer
 from hdl.config import Memories, NodeConfig
 from hdl.config.forms import as_dict
 from hdl.features.quantization.feature import Quantization
-from host.console import (
-    HostPort,
-    Nodes,
-    Progress,
-    Threads,
-    given_options,
-    make_console,
-    shown,
-    thread_count,
-)
+from host.console import HostPort, Nodes, Progress, Threads, given_options, make_console, shown, thread_count
 from host.driver.protocols import TrainingRing
 from host.features.quantization import experiment as quantize
-from host.features.quantization.candidates import UNITS, Candidate, CellCount, SchemeOptions, candidates
-from host.features.quantization.network import FloatLayer
+from host.features.quantization.experiment import UNITS, candidates
+from host.features.quantization.network import FloatLayer, QuantizationConfig
 from host.features.quantization.report import advice, table, verdict
+from host.features.quantization.schemes import Calibration, Extrema, Rounding, Scheme
 from host.models.digits import Dataset, digits
 from host.options import Option, Section, command, option
 from host.output import claim, prepare
@@ -35,9 +32,10 @@ from host.training.record import TrainingConfig
 from host.training.trainer import train
 from host.training.workloads import Classifier, WorkloadName
 from host.transports.session import open_session
+from sim import json_files
 from sim.verilated import toolchain
 
-__all__ = ["quantize_command"]
+__all__ = ["CellCount", "SchemeOptions", "quantize_command"]
 
 _FILES = ("report.json", "report.png", "model.npz", "model.onnx", "weights.npz")
 
@@ -50,6 +48,42 @@ class WeightOptions(Section):
         None, help="Weights, written by `gradring train`, of a perceptron that classifies digits.",
         shown_default="build/sim/weights.npz; where there is none, one is trained")
     retrain: bool = option(False, "--train", help="Train, whatever there is.")
+
+
+def _names(kind: type[enum.Enum]) -> list[str]:
+    return [choice.value for choice in kind]
+
+
+@dataclasses.dataclass(frozen=True)
+class SchemeOptions(Section):
+    """Scheme of a quantised model, and the calibration of all."""
+
+    calibration: str = option(
+        "minmax", help="Range of activations that is represented: all, minmax, or up to a percentile of their "
+                       "magnitudes.", choices=_names(Calibration))
+    percentile: float = option(99.9, help="Percentile of that calibration.")
+    scheme: str = option(
+        "iaq-min", help="Scheme of the model that is written: symmetric, float-offset, iaq-min or iaq-max.",
+        choices=_names(Scheme))
+    bits: int = option(8, help="Bits of its weights: 4 or 8.")
+    rounding: str = option("nearest", help="Rounding of weights and offsets: nearest or truncate.",
+                           choices=_names(Rounding))
+    extrema: str = option(
+        "zero", help="Extrema of its scales and offsets: weights; zero, which counts as one of them; or aligned, "
+                     "such that zero is a level.", choices=_names(Extrema))
+    per_output: bool = option(False, "--per-output/--per-layer",
+                              help="Whether each of its outputs has a scale and an offset.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.config()
+
+    def config(self) -> QuantizationConfig:
+        """Configuration of the model that is written."""
+        return QuantizationConfig(
+            scheme=Scheme(self.scheme), rounding=Rounding(self.rounding), extrema=Extrema(self.extrema),
+            bits=self.bits, per_channel=self.per_output, percentile=self.percentile,
+            calibration=Calibration(self.calibration))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +102,45 @@ class ExtraOptions(Section):
                                     "gradring[onnx].")
     synth: bool = option(True, help="Synthesise, meanwhile, the units for integers and for a float offset, to count "
                                     "LUTs.")
+
+
+class CellCount:
+    """Synthesis of units of candidates, one after the other, while other work runs."""
+
+    def __init__(self, units: Iterable[str]):
+        self._executor = ThreadPoolExecutor(1)
+        self._lock, self._ended = threading.Lock(), False
+        self._process: subprocess.Popen[str] | None = None
+        self._counts = {unit: self._executor.submit(self._synthesise, unit) for unit in sorted(set(units))}
+
+    def __call__(self, unit: str) -> int | None:
+        """Wait for the LUT4 of a unit; None if it is not counted, or could not be synthesised."""
+        return self._counts[unit].result() if unit in self._counts else None
+
+    def known(self, unit: str) -> bool:
+        """Whether nobody has to wait for a unit."""
+        return unit not in self._counts or self._counts[unit].done()
+
+    def close(self) -> None:
+        """Begin no other synthesis, and end the one that runs."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._ended = True
+            if self._process is not None:
+                self._process.terminate()
+
+    def _synthesise(self, unit: str) -> int | None:
+        # In a process of its own, so that several run at a time.
+        name, _, option = unit.partition("-")
+        options = ["--set", option] if option else []
+        command = [sys.executable, "-m", "boards.synth", "--count", "--unit", name, *options]
+        with self._lock:
+            if self._ended:
+                return None
+            self._process = subprocess.Popen(command, cwd=toolchain.ROOT, stdout=subprocess.PIPE,
+                                             stderr=subprocess.DEVNULL, text=True)
+        printed, _ = self._process.communicate()
+        return int(json_files.parse_product(printed)["lut4"]) if self._process.returncode == 0 else None
 
 
 @command
@@ -98,7 +171,8 @@ def quantize_command(
         if extra.onnx:
             quantize.check_onnx()  # before anything is built
         if trained is not None:
-            quantize.check_layers(layers := quantize.layers_of(trained, data), data, _candidates(layers, scheme))
+            layers = quantize.layers_of(trained, data)
+            quantize.check_layers(layers, data, candidates(len(layers), scheme.config()))
         claim(output, files=_FILES, keep=() if trained is None else ("weights.npz",))
         cells = CellCount(UNITS if extra.synth else ())
         stack.callback(cells.close)
@@ -112,8 +186,7 @@ def quantize_command(
             begun = time.perf_counter()
             layers = quantize.layers_of(trained, data)
             exported, agreement = quantize.export(layers, data, scheme.config(), output, onnx=extra.onnx)
-            result = _measured(layers, data, session.ring, scheme, progress=progress,
-                               cells=cells if extra.synth else None)
+            result = _measured(layers, data, session.ring, scheme, progress=progress, cells=cells)
             seconds["quantize"] = time.perf_counter() - begun
     result |= {"trained_weights": shown(path), "stage_seconds": seconds, "configuration": as_dict(node),
                "onnx": None if agreement is None else {"equal": agreement.equal, "tied": agreement.tied,
@@ -129,12 +202,10 @@ def quantize_command(
 
 def _refuse(given: Callable[[str], bool], source: WeightOptions, scheme: SchemeOptions) -> None:
     """Raise ``ValueError`` for an option that is given and has no effect."""
-    for name, wrong, reason in (
-            ("percentile", scheme.calibration != "percentile",
-             f"is for calibration percentile, not {scheme.calibration}"),
-            ("weights", source.retrain, "is for weights that are there, not with --train")):
-        if wrong and given(name):
-            raise ValueError(f"Option --{name} {reason}: leave it out")
+    if scheme.calibration != "percentile" and given("percentile"):
+        raise ValueError(f"Option --percentile is for calibration percentile, not {scheme.calibration}: leave it out")
+    if source.retrain and given("weights"):
+        raise ValueError("Option --weights is for weights that are there, not with --train: leave it out")
 
 
 def _trained(ring: TrainingRing, data: Dataset, config: TrainingConfig, path: Path,
@@ -149,22 +220,15 @@ def _trained(ring: TrainingRing, data: Dataset, config: TrainingConfig, path: Pa
     return trained
 
 
-def _candidates(layers: Sequence[FloatLayer], scheme: SchemeOptions) -> list[Candidate]:
-    """All candidates, with the calibration of the options."""
-    return candidates(len(layers), calibration=scheme.config().calibration, percentile=scheme.percentile)
-
-
 def _measured(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, scheme: SchemeOptions, *,
-              progress: Progress, cells: CellCount | None) -> dict[str, Any]:
-    """The report of all candidates on the ring, with LUT4 of units where ``cells`` counts them."""
+              progress: Progress, cells: CellCount) -> dict[str, Any]:
+    """The report of all candidates on the ring, with LUT4 of the units that ``cells`` counts."""
     def lut4(unit: str) -> int | None:
-        if cells is None:
-            return None
         if not cells.known(unit):
             progress.stage(f"synthesis of {unit}")
         return cells(unit)
 
-    chosen = _candidates(layers, scheme)
+    chosen = candidates(len(layers), scheme.config())
     progress.stage("quantize", len(chosen))
     return quantize.collect(
         layers, data, ring, chosen, lut4=lut4,

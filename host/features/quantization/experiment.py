@@ -3,12 +3,12 @@
 Schemes with an integer offset run on the nodes' integer datapath, and every score is compared with the golden model,
 bit for bit. A float offset cannot; its accuracy is computed here, as a unit for it would.
 
-Beside the network as it was trained there is one with a skewed last layer: its smallest weight is subtracted from all
-of its weights. All scores then are higher by the same amount, so that predictions are what they were, and no weight
-is negative. Its last layer alone has 4 bits.
+Another network has a skewed last layer: its smallest weight is subtracted from all of its weights. All scores are
+then higher by one amount, so predictions stay the same, and no weight is negative. Only its last layer has 4 bits.
 """
 
 import dataclasses
+import functools
 import importlib.util
 import itertools
 from collections.abc import Callable, Sequence
@@ -21,7 +21,6 @@ import numpy.typing as npt
 from host.driver.protocols import TrainingRing
 from host.driver.results import known
 from host.features.quantization import files
-from host.features.quantization.candidates import SCHEMES, SKEWED, Candidate, skewed
 from host.features.quantization.network import (
     FloatLayer,
     QuantizationConfig,
@@ -33,8 +32,8 @@ from host.features.quantization.network import (
     quantize,
 )
 from host.features.quantization.onnx import Agreement
-from host.features.quantization.report import SCHEMA, verdict
-from host.features.quantization.schemes import Extrema, Scheme, quantize_weights
+from host.features.quantization.report import SCHEMA, SKEWED, TRAINED, verdict
+from host.features.quantization.schemes import Extrema, Rounding, Scheme, quantize_weights
 from host.models.digits import Dataset
 from host.models.layers import perceptron
 from host.schema import write_report
@@ -43,24 +42,77 @@ from host.training.weight_files import TrainedWeights, load
 from host.training.workloads import WorkloadName
 from sim.verilated.toolchain import BUILD
 
-__all__ = ["INPUT_SCALE", "check_layers", "check_onnx", "collect", "export", "find_weights", "layers_of", "measure",
-           "on_ring", "write"]
+__all__ = ["INPUT_SCALE", "UNITS", "Candidate", "candidates", "check_layers", "check_onnx", "collect", "export",
+           "find_weights", "layers_of", "measure", "on_ring", "skewed", "write"]
 
 Row = dict[str, Any]
 
-#: Pixels are multiples of this.
-INPUT_SCALE = 1 / 16
+INPUT_SCALE = 1 / 16  # pixels are multiples of this
+
+#: Units for an integer offset and for a float one, by the names that `make synth` has; each for 8 bits and for 4.
+_UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}
+UNITS = tuple(f"{unit}{option}" for unit in _UNITS.values() for option in ("", "-bits=4"))
+
+SCHEMES = [(Scheme.SYMMETRIC, Extrema.ZERO), (Scheme.FLOAT_OFFSET, Extrema.ZERO), (Scheme.IAQ_MIN, Extrema.ZERO),
+            (Scheme.IAQ_MAX, Extrema.ZERO), (Scheme.IAQ_MIN, Extrema.ALIGNED)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A network and the way in which it is quantised."""
+
+    #: The one that was trained, or the one with a skewed last layer.
+    network: str
+    config: QuantizationConfig
+
+    @property
+    def label(self) -> str:
+        """Name of the scheme."""
+        aligned = ", aligned" if self.config.extrema is Extrema.ALIGNED else ""
+        return f"{self.config.scheme.value}{aligned}"
+
+    @property
+    def bits(self) -> int:
+        """Bits of the codes of the last layer."""
+        return self.config.bits if isinstance(self.config.bits, int) else self.config.bits[-1]
+
+    @property
+    def scale(self) -> str:
+        """The part that has a scale of its own: a layer or an output."""
+        return "output" if self.config.per_channel else "layer"
+
+    @property
+    def unit(self) -> str:
+        """The unit that computes it, for codes of 8 bits if some layer has such."""
+        return _UNITS[self.config.scheme.integer] + ("-bits=4" if self.config.bits == 4 else "")
+
+
+def candidates(layers: int, base: QuantizationConfig | None = None) -> list[Candidate]:
+    """All candidates of a network with ``layers`` layers, with the calibration of ``base``."""
+    config = functools.partial(dataclasses.replace, base or QuantizationConfig())
+    return [
+        *(Candidate(network=TRAINED, config=config(
+            scheme=scheme, bits=bits, rounding=rounding, per_channel=per_channel, extrema=extrema))
+          for bits, per_channel, (scheme, extrema), rounding in itertools.product(
+              (8, 4), (False, True), SCHEMES, Rounding)),
+        *(Candidate(network=SKEWED, config=config(
+            scheme=scheme, bits=(*[8] * (layers - 1), 4), rounding=Rounding.NEAREST, per_channel=per_channel,
+            extrema=extrema)) for per_channel, (scheme, extrema) in itertools.product((False, True), SCHEMES[:4]))]
+
+
+def skewed(layers: Sequence[FloatLayer]) -> list[FloatLayer]:
+    """The same predictions, with a last layer that has no negative weight."""
+    last = layers[-1]
+    return [*layers[:-1], FloatLayer(last.weights - last.weights.min(), last.biases)]
 
 
 def find_weights(given: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
-    """Weights of a perceptron that classifies digits: those given, or else those of training or of an earlier run, if
-    there are such; and their path, or the path that they would have. ``ValueError`` if the file that was given has
-    others."""
+    """Path and weights of a perceptron that classifies digits: the file that is given, or else weights of training or
+    of an earlier run, or None with the path that they would have. ``ValueError`` if the given file has others."""
     if given is not None:
         weights = load(given)
         if weights.workload is not WorkloadName.DIGITS:
-            raise ValueError(f"{given} must have weights of {WorkloadName.DIGITS.value}, not of "
-                             f"{weights.workload.value}")
+            raise ValueError(f"{given} must have weights of digits, not of {weights.workload.value}")
         return given, weights
     for path in (BUILD / "sim" / "weights.npz", output / "weights.npz"):
         if path.exists() and (weights := load(path)).workload is WorkloadName.DIGITS:
@@ -80,15 +132,14 @@ def layers_of(weights: TrainedWeights, data: Dataset) -> list[FloatLayer]:
 
 
 def check_layers(layers: Sequence[FloatLayer], data: Dataset, chosen: Sequence[Candidate]) -> None:
-    """Check that layers have finite scores and can be quantised by all candidates, before anything is built;
-    ``ValueError`` if scores of an image are beyond the range of binary32, or a layer cannot be quantised."""
+    """Raise ``ValueError``, before anything is built, if scores of an image are beyond the range of binary32, or a
+    candidate cannot quantise a layer."""
     with np.errstate(over="ignore", invalid="ignore"):
-        for network in (layers, skewed(layers)):
-            for images in (data.train_x, data.test_x):
-                for number, values in enumerate(activations(network, images)):
-                    if not np.isfinite(values).all():
-                        raise ValueError(f"Layer {number} of {len(layers)} must have finite outputs, not ones beyond "
-                                         f"the range of binary32: take other weights, or train with --train")
+        for network, images in itertools.product((layers, skewed(layers)), (data.train_x, data.test_x)):
+            for number, values in enumerate(activations(network, images)):
+                if not np.isfinite(values).all():
+                    raise ValueError(f"Layer {number} of {len(layers)} must have finite outputs, not ones beyond the "
+                                     f"range of binary32: take other weights, or train with --train")
         for candidate in chosen:
             _quantized(candidate, layers, data)
 
@@ -102,7 +153,7 @@ def _quantized(candidate: Candidate, layers: Sequence[FloatLayer],
 
 
 def check_onnx() -> None:
-    """Check that the packages for ONNX are there, and raise ``ValueError`` if not."""
+    """Raise ``ValueError`` unless the packages for ONNX are installed."""
     missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f"{' and '.join(missing)} must be installed for ONNX: run `make .venv/.onnx`")
@@ -110,9 +161,9 @@ def check_onnx() -> None:
 
 def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConfig, directory: Path, *,
            onnx: bool = False) -> tuple[list[Path], Agreement | None]:
-    """Write model.npz and, if asked for, model.onnx; their paths, and how onnxruntime's answers to the test images
-    compare with those of the integer model. ``DivergenceError`` if its answer to some of them is an output whose
-    integer score is more than one adjusted weight below the largest."""
+    """Write model.npz and, if asked for, model.onnx; their paths, and the comparison of onnxruntime's answers to the
+    test images with the integer model's. ``DivergenceError`` if the integer score of one of its answers is more than
+    one adjusted weight below the largest."""
     network = quantize(layers, data.train_x, config, input_scale=INPUT_SCALE)
     paths, agreement = [directory / "model.npz"], None
     files.save(network, paths[0])
@@ -132,8 +183,8 @@ def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConf
 
 def on_ring(ring: TrainingRing, network: QuantizedNetwork,
             x: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], int]:
-    """Sums of the last layer for a batch that is dealt to all nodes, and cycles of the one that took longest;
-    ``DivergenceError`` if the nodes do not agree with the golden model."""
+    """Sums of the last layer for a batch that all nodes share, and cycles of the slowest node; ``DivergenceError`` if
+    nodes differ from the golden model."""
     outcome = ring.inference.infer(node_layers(network), network.input_codes(x))
     expected = infer(network, x)
     wrong = np.argwhere(outcome.outputs != expected)
@@ -145,25 +196,18 @@ def on_ring(ring: TrainingRing, network: QuantizedNetwork,
     return expected, known(outcome.cycles)
 
 
-def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset,
-            ring: TrainingRing | None = None) -> Row:
-    """Quantise a network of layers as they were trained, and measure it on the test set.
-
-    Without a ring whose nodes can infer, scores are the golden model's.
-    """
+def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing) -> Row:
+    """Quantise a network of layers as they were trained, and measure it on the test set."""
     config = candidate.config
     layers, network = _quantized(candidate, layers, data)
     exact = activations(layers, data.test_x)[-1]
     cycles = None
-    if not config.scheme.integer:
-        scores = network.float_scores(data.test_x).astype(np.float64)
-    elif ring is None:
-        scores = network.scores(infer(network, data.test_x))
-    else:
+    if config.scheme.integer:
         sums, taken = on_ring(ring, network, data.test_x)
         scores, cycles = network.scores(sums), taken / -(-len(data.test_x) // ring.nodes)
+    else:
+        scores = network.float_scores(data.test_x).astype(np.float64)
     errors = [made.weights.error(layer.weights) for made, layer in zip(network.layers, layers, strict=True)]
-    counts = network.multiplications
     return {
         "network": candidate.network, "scheme": config.scheme.value, "extrema": config.extrema.value,
         "label": candidate.label, "bits": candidate.bits,
@@ -177,9 +221,8 @@ def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset,
         "scores_db": _decibels(*(part - part.mean(axis=1, keepdims=True) for part in (exact, scores))),
         "requantization_error": max((layer.requantization.error for layer in network.layers
                                      if layer.requantization is not None), default=None),
-        "products": counts.products, "requantizations": counts.requantizations,
-        "float_multiplications": counts.floats, "cycles": cycles,
-        "on_nodes": cycles is not None, "bit_exact": True if cycles is not None else None}
+        **network.multiplications, "cycles": cycles, "on_nodes": cycles is not None,
+        "bit_exact": None if cycles is None else True}
 
 
 def _decibels(exact: npt.NDArray[np.floating], found: npt.NDArray[np.floating]) -> float | None:
@@ -188,26 +231,24 @@ def _decibels(exact: npt.NDArray[np.floating], found: npt.NDArray[np.floating]) 
     return 10 * float(np.log10(np.square(np.asarray(exact, np.float64)).sum() / noise)) if noise else None
 
 
-def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing | None, chosen: Sequence[Candidate], *,
+def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, chosen: Sequence[Candidate], *,
             lut4: Callable[[str], int | None] = lambda unit: None,
             on_row: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
     """Content of the report; ``on_row`` is called with each of its rows.
 
-    ``lut4`` has the LUT4 of a unit by its name, asked for once all is measured; None where they are not known.
+    ``lut4`` gives the LUT4 of a unit by its name, or None, and is called once all is measured.
     """
     rows = []
     for candidate in chosen:
-        row = measure(candidate, layers, data, ring)
-        rows.append(row)
-        on_row(row)
+        rows.append(measure(candidate, layers, data, ring))
+        on_row(rows[-1])
     units = {candidate.unit: lut4(candidate.unit) for candidate in chosen}
-    for candidate, row in zip(chosen, rows, strict=True):
-        row["lut4"] = units[candidate.unit]
+    rows = [{**row, "lut4": units[candidate.unit]} for candidate, row in zip(chosen, rows, strict=True)]
     exact = activations(layers, data.test_x)[-1]
     return {
         "accuracy_float": float((exact.argmax(axis=1) == data.test_y).mean()), "examples": len(data.test_y),
         "layers": [list(layer.weights.shape[::-1]) for layer in layers],
-        "nodes": None if ring is None else ring.nodes, "rows": rows,
+        "nodes": ring.nodes, "rows": rows,
         "grids": [_grid("first layer, as trained", layers[0].weights),
                   _grid("last layer, skewed", skewed(layers)[-1].weights)],
         "units": units}
@@ -216,12 +257,13 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing | No
 def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
     """Distribution of weights, and the values that codes of 4 bits can stand for."""
     counts, edges = np.histogram(weights, bins=60)
-    made = {scheme: quantize_weights(weights, bits=4, scheme=scheme, extrema=extrema) for scheme, extrema in SCHEMES
-            if extrema is Extrema.ZERO and scheme is not Scheme.FLOAT_OFFSET}
-    # All codes in place of those of the weights.
-    levels = {scheme.value: dataclasses.replace(one, codes=np.arange(16)[None], offsets=one.offsets[:1],
-                                                scales=one.scales[:1]).values[0].tolist()
-              for scheme, one in made.items()}
+    levels = {}
+    for scheme, extrema in SCHEMES:
+        if extrema is Extrema.ZERO and scheme is not Scheme.FLOAT_OFFSET:
+            made = quantize_weights(weights, bits=4, scheme=scheme, extrema=extrema)
+            all_codes = dataclasses.replace(made, codes=np.arange(16)[None], offsets=made.offsets[:1],
+                                            scales=made.scales[:1])
+            levels[scheme.value] = all_codes.values[0].tolist()
     return {"name": name, "counts": counts.tolist(), "edges": edges.tolist(), "levels": levels}
 
 

@@ -1,7 +1,7 @@
 """Quantised networks as npz files.
 
-A file has the arrays ``schema``, ``version``, ``scheme``, ``rounding`` and ``layers``, and of each layer, whose
-number from 0 on is before the dot, those that :func:`_fields` lists. docs/quantization/schemes.md has a table.
+A file has the arrays of :data:`_HEADER`, and for each layer the arrays of :func:`_fields`, with the layer's number,
+from 0 on, before a dot. docs/quantization/schemes.md has a table.
 """
 
 from pathlib import Path
@@ -24,6 +24,9 @@ VERSION = 1
 LARGEST = 1 << 24
 
 Arrays = dict[str, npt.NDArray[Any]]
+
+#: Types of the arrays of a file; all are single values.
+_HEADER = {"schema": np.str_, "version": np.int64, "scheme": np.str_, "rounding": np.str_, "layers": np.int64}
 
 
 def save(network: QuantizedNetwork, path: Path) -> None:
@@ -53,8 +56,7 @@ def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str
     fields: dict[str, tuple[npt.DTypeLike, str]] = {
         "bits": (np.int64, ""), "variant": (np.str_, ""), "codes": (np.uint8, "outputs, inputs"),
         "offsets": (np.int16, "outputs"), "scales": (np.float32, "outputs"), "relu": (np.bool_, ""),
-        "input_scale": (np.float32, ""), "input_signed": (np.bool_, ""),
-        "bias": (np.int32, "outputs")}
+        "input_scale": (np.float32, ""), "input_signed": (np.bool_, ""), "bias": (np.int32, "outputs")}
     if not scheme.integer:
         fields["minima"] = np.float32, "outputs"
     if not last:
@@ -67,22 +69,17 @@ def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str
 def load(path: Path) -> QuantizedNetwork:
     """Read a network from a file; ``ValueError`` if it is not one of those that :func:`save` writes, with the first
     mistake, ``OSError`` if it cannot be read."""
-    arrays = read_arrays(path, _expected(), largest=LARGEST)
+    fields = {name: (kind, shape) for scheme in Scheme for last in (False, True)
+              for name, (kind, shape) in _fields(scheme, last=last).items()}
+    dimensions = {"": 0, "outputs": 1, "outputs, inputs": 2}
+    arrays = read_arrays(path, {
+        **{name: Kind(kind) for name, kind in _HEADER.items()},
+        **{rf"(0|[1-9][0-9]{{0,3}})\.{name}": Kind(kind, dimensions[shape])
+           for name, (kind, shape) in fields.items()}}, largest=LARGEST)
     try:
         return _network(arrays)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def _expected() -> dict[str, Kind]:
-    """Arrays that a file may have, by regular expressions of their names."""
-    fields = {name: (kind, shape) for scheme in Scheme for last in (False, True)
-              for name, (kind, shape) in _fields(scheme, last=last).items()}
-    dimensions = {"": 0, "outputs": 1, "outputs, inputs": 2}
-    return {**{name: Kind(np.str_) for name in ("schema", "scheme", "rounding")},
-            **{name: Kind(np.int64) for name in ("version", "layers")},
-            **{rf"(0|[1-9][0-9]{{0,3}})\.{name}": Kind(kind, dimensions[shape])
-               for name, (kind, shape) in fields.items()}}
 
 
 def _network(arrays: Arrays) -> QuantizedNetwork:
@@ -95,7 +92,7 @@ def _network(arrays: Arrays) -> QuantizedNetwork:
     if (count := _array(arrays, "layers").item()) < 1:
         raise ValueError(f"Layers must be at least 1, not {count}")
     layers: list[QuantizedLayer] = []
-    known = {"schema", "version", "scheme", "rounding", "layers"}
+    known = set(_HEADER)
     for number in range(count):
         fields = _fields(scheme, last=number == count - 1)
         known |= {f"{number}.{name}" for name in fields}

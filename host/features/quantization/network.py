@@ -30,9 +30,8 @@ from host.models.layers import Model
 from sim.arithmetic.functions import product
 from sim.golden.features.quantization import quantization as golden
 
-__all__ = ["FloatLayer", "Multiplications", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork",
-           "activations", "assemble", "check_sums", "float_layers", "infer", "node_layers",
-           "quantize"]
+__all__ = ["FloatLayer", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork", "activations", "assemble",
+           "check_sums", "float_layers", "infer", "node_layers", "quantize"]
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -51,17 +50,13 @@ class QuantizationConfig:
     """The way in which a network is quantised."""
 
     scheme: Scheme = Scheme.IAQ_MIN
-    #: Bits of a weight's code, in all layers or in each: 4 or 8.
-    bits: int | tuple[int, ...] = 8
-    #: Rounding of weights and their offsets.
-    rounding: Rounding = Rounding.NEAREST
-    #: Whether each output has a scale and an offset of its own.
-    per_channel: bool = False
+    bits: int | tuple[int, ...] = 8  # bits of a weight's code, in all layers or in each: 4 or 8
+    rounding: Rounding = Rounding.NEAREST  # rounding of weights and their offsets
+    per_channel: bool = False  # whether each output has a scale and an offset of its own
     #: Extrema that scales and offsets of weights come from.
     extrema: Extrema = Extrema.ZERO
     calibration: Calibration = Calibration.MINMAX
-    #: Percentile of the magnitudes of activations, for that calibration.
-    percentile: float = 99.9
+    percentile: float = 99.9  # percentile of the magnitudes of activations, for that calibration
 
     def __post_init__(self) -> None:
         bits = (self.bits,) if isinstance(self.bits, int) else self.bits
@@ -75,8 +70,7 @@ class QuantizationConfig:
 class QuantizedLayer:
     """A layer in integers."""
 
-    #: Weights, with scales that are binary32 numbers.
-    weights: QuantizedWeights
+    weights: QuantizedWeights  # weights, with scales that are binary32 numbers
     #: Biases in units of S · Sx.
     bias: Integers
     input: Activation
@@ -104,19 +98,6 @@ class QuantizedLayer:
         return self.weights.scales * self.input.scale
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Multiplications:
-    """Multiplications for one inference."""
-
-    #: Products of a weight and an activation.
-    products: int
-    #: Products of an accumulator and a multiplier.
-    requantizations: int
-    #: Products in binary32: with a float offset, of a sum of codes and activations and of one of activations alone,
-    #: each with a factor of its own.
-    floats: int
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class QuantizedNetwork:
     """Layers in integers, with a ReLU between each two of them."""
@@ -126,13 +107,15 @@ class QuantizedNetwork:
     layers: tuple[QuantizedLayer, ...]
 
     @property
-    def multiplications(self) -> Multiplications:
+    def multiplications(self) -> dict[str, int]:
+        """Multiplications for one inference, by name in reports: weights by activations, accumulators by multipliers,
+        and those in binary32. A float offset takes two of these for each output: of a sum of codes and activations,
+        and of a sum of activations."""
         outputs = sum(layer.outputs for layer in self.layers)
-        hidden = outputs - self.layers[-1].outputs
         integer = self.scheme.integer
-        return Multiplications(
-            products=sum(layer.weights.codes.size for layer in self.layers),
-            requantizations=hidden if integer else 0, floats=0 if integer else 2 * outputs)
+        return {"products": sum(layer.weights.codes.size for layer in self.layers),
+                "requantizations": outputs - self.layers[-1].outputs if integer else 0,
+                "float_multiplications": 0 if integer else 2 * outputs}
 
     def input_codes(self, x: npt.NDArray[np.floating]) -> Integers:
         """Inputs of the first layer for a batch, one example per row."""
@@ -144,7 +127,7 @@ class QuantizedNetwork:
 
     def float_scores(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
         """Scores of a network with a float offset: y = S · (bias + sum of Q · X) + Wmin · sum of X, each operation
-        behind the two sums in binary32, and to the integers of the next layer to nearest even."""
+        after the two sums in binary32, and to the integers of the next layer to nearest even."""
         if self.scheme.integer:
             raise ValueError(f"Scheme must be {Scheme.FLOAT_OFFSET.value} for scores in floats, not "
                              f"{self.scheme.value}")
@@ -169,14 +152,16 @@ def float_layers(model: Model, parameters: npt.NDArray[np.floating] | None = Non
 
 
 def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> list[npt.NDArray[np.floating]]:
-    """The input of each layer, in floats, and the scores behind the last."""
-    found = [x]
+    """The input of each layer, in floats, and the scores after the last."""
+    values = [x]
     for number, layer in enumerate(layers):
-        biases = np.broadcast_to(layer.biases.astype(layer.weights.dtype), (len(x), len(layer.biases)))
-        x = product(x.astype(layer.weights.dtype, copy=False), layer.weights.T, biases)
-        found.append(x if number == len(layers) - 1 else np.where(x <= 0, x.dtype.type(0), x))
-        x = found[-1]
-    return found
+        kind = layer.weights.dtype
+        biases = np.broadcast_to(layer.biases.astype(kind), (len(x), len(layer.biases)))
+        x = product(x.astype(kind, copy=False), layer.weights.T, biases)
+        if number < len(layers) - 1:
+            x = np.where(x <= 0, x.dtype.type(0), x)
+        values.append(x)
+    return values
 
 
 def quantize(layers: Sequence[FloatLayer], examples: npt.NDArray[np.floating], config: QuantizationConfig, *,
@@ -196,11 +181,11 @@ def quantize(layers: Sequence[FloatLayer], examples: npt.NDArray[np.floating], c
     bits = (config.bits,) * len(layers) if isinstance(config.bits, int) else config.bits
     if len(bits) != len(layers):
         raise ValueError(f"Bits must be of all layers or of each of the {len(layers)}, not {config.bits!r}")
+    outputs = [*scales[1:], None]
     made = []
-    for number, (layer, scale) in enumerate(zip(layers, scales, strict=True)):
-        output = None if number == len(layers) - 1 else scales[number + 1]
+    for number, layer in enumerate(layers):
         try:
-            made.append(_layer(layer, config, bits[number], scale, output))
+            made.append(_layer(layer, config, bits[number], scales[number], outputs[number]))
         except ValueError as error:
             raise ValueError(f"Layer {number + 1} of {len(layers)}: {error}") from None
     return QuantizedNetwork(scheme=config.scheme, rounding=config.rounding, layers=tuple(made))
@@ -250,12 +235,11 @@ def node_layers(network: QuantizedNetwork) -> list[golden.Layer]:
     layers = []
     for layer in network.layers:
         weights, factors = layer.weights, layer.requantization
-        zeros = np.zeros(layer.outputs, np.int64)
+        multipliers, shifts = ([np.zeros(layer.outputs, np.int64)] * 2 if factors is None
+                               else (factors.multipliers, factors.shifts))
         layers.append(golden.Layer(
             codes=weights.codes, offsets=weights.offsets, variant=weights.variant, bits=weights.bits, bias=layer.bias,
-            multiplier=zeros if factors is None else factors.multipliers,
-            shift=zeros if factors is None else factors.shifts, relu=layer.relu, signed=layer.input.signed,
-            last=layer.last))
+            multiplier=multipliers, shift=shifts, relu=layer.relu, signed=layer.input.signed, last=layer.last))
     return layers
 
 

@@ -1,15 +1,14 @@
 """Quantised networks as ONNX graphs of QuantizeLinear and DequantizeLinear, and back.
 
-A graph holds the same integers: ONNX has (code - zero point) · scale, so the zero point is -Z where codes count up,
-and where they count down, codes and offset are first turned into such that do. What a graph cannot hold are the
-multipliers and shifts of a node. A runtime multiplies by the scales in binary32 and rounds to nearest even instead,
-so that a hidden activation may be one step off; an import makes them anew, the same to the bit, from the scales.
+A graph has the same integers: ONNX has (code - zero point) · scale, so the zero point is -Z where codes count up;
+codes that count down are reversed first. A graph has no multipliers and shifts. A runtime multiplies by the scales in
+binary32 and rounds to nearest even, so a hidden activation may be one step off; an import makes multipliers and
+shifts, the same to the bit, from the scales.
 
 The packages onnx and onnxruntime are an extra: ``pip install gradring[onnx]``.
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,23 +26,20 @@ from sim.bounded_files import read_bytes
 
 __all__ = ["Agreement", "compare_answers", "export_onnx", "import_onnx", "run_onnx"]
 
-#: The first with integers of 4 bits.
-_OPSET = 21
-_IR_VERSION = 10
-#: Bytes of a file that is read, and elements of all of its tensors.
+_OPSET, _IR_VERSION = 21, 10  # the first with integers of 4 bits
+#: Maximum of the bytes of a file that is read, and of the elements of all of its tensors.
 LARGEST = 1 << 24
 
 
 def _reversed(weights: QuantizedWeights) -> QuantizedWeights:
-    """The same weights, with codes that count up where they counted down, and down where they counted up."""
+    """The same weights, with codes that count in the other direction."""
     top = 2**weights.bits - 1
-    down = weights.variant is Variant.MAX
-    return dataclasses.replace(weights, variant=Variant.MIN if down else Variant.MAX, codes=top - weights.codes,
-                               offsets=weights.offsets + (-top if down else top))
+    variant, change = (Variant.MIN, -top) if weights.variant is Variant.MAX else (Variant.MAX, top)
+    return dataclasses.replace(weights, variant=variant, codes=top - weights.codes, offsets=weights.offsets + change)
 
 
 class _Writer:
-    """Nodes and tensors of a graph that is written."""
+    """Nodes and tensors of a new graph."""
 
     def __init__(self) -> None:
         from onnx import TensorProto, helper
@@ -126,15 +122,12 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
 class Agreement:
     """Comparison of a runtime's answers, the outputs of the largest scores, with those of the integer model."""
 
-    #: Examples with the same answer.
-    equal: int
-    #: Examples whose answer has the largest integer score as well, as other outputs have.
-    tied: int
-    #: Examples whose answer has an integer score below the largest, by one adjusted weight of the last layer at most:
-    #: the change by a hidden activation that is one step off.
+    equal: int  # examples with the same answer
+    tied: int  # examples whose answer has the largest integer score as well, as other outputs have
+    #: Examples with an integer score of the answer below the largest, by at most one adjusted weight of the last
+    #: layer: the change by a hidden activation that is one step off.
     within: int
-    #: Numbers of all other examples.
-    wrong: npt.NDArray[np.int64]
+    wrong: npt.NDArray[np.int64]  # numbers of all other examples
 
     def __str__(self) -> str:
         return (f"{self.equal} equal, {self.tied} of another output with the same integer score, {self.within} "
@@ -142,11 +135,11 @@ class Agreement:
 
 
 def compare_answers(network: QuantizedNetwork, sums: npt.NDArray[np.int64],
-                    found: npt.NDArray[np.floating]) -> Agreement:
-    """Compare scores that a runtime has found with the last layer's integer sums, each one example per row."""
+                    outputs: npt.NDArray[np.floating]) -> Agreement:
+    """Compare the outputs of a runtime with the last layer's integer sums, each one example per row."""
     last = network.layers[-1]
     scores, rows = network.scores(sums), np.arange(len(sums))
-    answers = found.argmax(axis=1)
+    answers = outputs.argmax(axis=1)
     below = scores.max(axis=1) - scores[rows, answers]
     # Scores are products of integers and scales in float64, so that equal ones may be a rounding apart.
     step = last.units.min()
@@ -167,10 +160,10 @@ class _Graph:
         self._to_array = numpy_helper.to_array
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output}
-        self._users: dict[str, list[Any]] = {}
+        self.users: dict[str, list[Any]] = {}
         for node in graph.node:
             for name in node.input:
-                self._users.setdefault(name, []).append(node)
+                self.users.setdefault(name, []).append(node)
         if len(graph.input) != 1 or len(graph.output) != 1:
             raise ValueError(f"Graph must have one input and one output, not {len(graph.input)} and "
                              f"{len(graph.output)}")
@@ -178,11 +171,11 @@ class _Graph:
         self.end: str = graph.output[0].name
 
     def take(self, *operations: str) -> Any:
-        """The one node behind the stream, which is one of these; the stream goes on behind it."""
-        users = self._users.get(self.stream, [])
-        found = ", ".join(node.op_type for node in users) or "nothing"
+        """Take the one node after the stream, which is one of ``operations``; its output is the stream then."""
+        users = self.users.get(self.stream, [])
         if len(users) != 1 or users[0].op_type not in operations:
-            raise ValueError(f"Behind {self.stream!r} must be one {' or '.join(operations)}, not {found}")
+            raise ValueError(f"Behind {self.stream!r} must be one {' or '.join(operations)}, not "
+                             f"{', '.join(node.op_type for node in users) or 'nothing'}")
         self.stream = users[0].output[0]
         return users[0]
 
@@ -220,8 +213,8 @@ class _Graph:
 def import_onnx(path: Path) -> QuantizedNetwork:
     """Read a network from a graph of the form that :func:`export_onnx` writes.
 
-    Without the properties that it writes as well, codes count up, and the scheme is the one which the zero points are
-    of. ``ValueError`` with the place is raised if the graph is of another form.
+    Without its properties codes count up, and zero points decide the scheme. ``ValueError``, with the position, is
+    raised if the graph is of another form.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -251,39 +244,42 @@ def _check_tensors(tensors: Iterable[Any]) -> None:
 def _network(model: Any) -> QuantizedNetwork:
     graph = _Graph(model)
     properties = {entry.key: entry.value for entry in model.metadata_props}
-    variants = properties.get("variants", "").split(",") if "variants" in properties else None
+    variants = properties.get("variants", "").split(",")
     layers: list[QuantizedLayer] = []
     scale: Activation | None = graph.activation()
-    for number in itertools.count():
-        assert scale is not None
-        node = graph.take("Gemm")
-        attributes = {attribute.name: attribute for attribute in node.attribute}
-        if set(attributes) - {"transB", "alpha", "beta", "transA"} or "transB" not in attributes \
-                or attributes["transB"].i != 1 or ("transA" in attributes and attributes["transA"].i) \
-                or any(attributes[name].f != 1 for name in ("alpha", "beta") if name in attributes):
-            raise ValueError(f"Gemm of layer {number} must have transB = 1 and nothing else")
-        weights = _weights(graph, node.input[1], number)
-        if variants is not None and number < len(variants) and variants[number] == Variant.MAX.value:
-            weights = _reversed(weights)
-        bias = _bias(graph, node, weights, scale, number)
-        output, relu = None, False
-        if graph.stream != graph.end:
-            users = graph._users.get(graph.stream, [])
-            if relu := bool(users) and users[0].op_type == "Relu":
-                graph.take("Relu")
-            output = graph.activation()
-        layers.append(assemble(weights, bias, scale, output, relu=relu))
-        if output is None:
-            break
-        scale = output
+    while scale is not None:
+        number = len(layers)
+        down = number < len(variants) and variants[number] == Variant.MAX.value
+        layers.append(_layer(graph, number, scale, down=down))
+        scale = layers[-1].output
     half = all((layer.weights.offsets == -2**(layer.weights.bits - 1)).all() for layer in layers)
-    scheme = properties.get("scheme", (Scheme.SYMMETRIC if half else Scheme.IAQ_MIN).value)
-    rounding = properties.get("rounding", Rounding.NEAREST.value)
-    for name, value, kind in (("scheme", scheme, Scheme), ("rounding", rounding, Rounding)):
-        if value not in [choice.value for choice in kind]:
-            raise ValueError(f"Property {name} must be one of {', '.join(choice.value for choice in kind)}, not "
-                             f"{value!r}")
-    return QuantizedNetwork(scheme=Scheme(scheme), rounding=Rounding(rounding), layers=tuple(layers))
+    properties = {"scheme": (Scheme.SYMMETRIC if half else Scheme.IAQ_MIN).value,
+                  "rounding": Rounding.NEAREST.value} | properties
+    for name, kind in (("scheme", Scheme), ("rounding", Rounding)):
+        choices = [choice.value for choice in kind]
+        if properties[name] not in choices:
+            raise ValueError(f"Property {name} must be one of {', '.join(choices)}, not {properties[name]!r}")
+    return QuantizedNetwork(scheme=Scheme(properties["scheme"]), rounding=Rounding(properties["rounding"]),
+                            layers=tuple(layers))
+
+
+def _layer(graph: _Graph, number: int, scale: Activation, *, down: bool) -> QuantizedLayer:
+    """Layer after the stream, with inputs of a scale; ``down``: codes of its weights count down in the network."""
+    node = graph.take("Gemm")
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    if set(attributes) - {"transB", "alpha", "beta", "transA"} or "transB" not in attributes \
+            or attributes["transB"].i != 1 or ("transA" in attributes and attributes["transA"].i) \
+            or any(attributes[name].f != 1 for name in ("alpha", "beta") if name in attributes):
+        raise ValueError(f"Gemm of layer {number} must have transB = 1 and nothing else")
+    weights = _weights(graph, node.input[1], number)
+    if down:
+        weights = _reversed(weights)
+    bias = _bias(graph, node, weights, scale, number)
+    if graph.stream == graph.end:
+        return assemble(weights, bias, scale, None, relu=False)
+    if relu := any(user.op_type == "Relu" for user in graph.users.get(graph.stream, [])[:1]):
+        graph.take("Relu")
+    return assemble(weights, bias, scale, graph.activation(), relu=relu)
 
 
 def _weights(graph: _Graph, name: str, number: int) -> QuantizedWeights:

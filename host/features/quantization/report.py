@@ -1,5 +1,5 @@
-"""The quantization report in a few sentences, as a table, and as a picture: accuracy by scheme and bits, and which
-weights codes can stand for.
+"""The quantization report in a few sentences, as a table, and as a picture: accuracy by scheme and bits, and the
+weights that codes can represent.
 """
 
 import pathlib
@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from host.columns import Column, Table, columns_of
-from host.features.quantization.candidates import SKEWED, TRAINED
 from host.features.quantization.schemes import Extrema, Rounding, Scheme
 from host.reports.style import COLOURS, FAINT, INK, picture
 from host.schema import Schema
 
-__all__ = ["SCHEMA", "advice", "draw", "table", "verdict"]
+__all__ = ["SCHEMA", "SKEWED", "TRAINED", "advice", "draw", "table", "verdict"]
 
 Row = dict[str, Any]
+
+TRAINED, SKEWED = "trained", "skewed"  # networks: as it was trained, and with a skewed last layer
 
 #: Report of ``gradring quantize``.
 SCHEMA = Schema("gradring.quantization", 2, columns_of(
@@ -116,15 +117,15 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
 
 def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
     """Every scheme of the network as it was trained, in a group per bits and scale."""
-    rows = [row for row in report["rows"] if row["network"] == "trained"]
+    rows = [row for row in report["rows"] if row["network"] == TRAINED]
     groups = list(dict.fromkeys((row["bits"], row["scale"]) for row in rows))
     labels = list(dict.fromkeys(row["label"] for row in rows))
     lowest = min(row["accuracy"] for row in rows) * 100
     axes.set_title("Test accuracy, as trained (hollow: truncated)")
     axes.axhline(report["accuracy_float"] * 100, color=INK, linewidth=1.2, linestyle=(0, (4, 3)), label="float")
-    for place, (bits, scale) in enumerate(groups):
+    for group, (bits, scale) in enumerate(groups):
         for number, label in enumerate(labels):
-            x = place + (number - (len(labels) - 1) / 2) * 0.16
+            x = group + (number - (len(labels) - 1) / 2) * 0.16
             found = {row["rounding"]: row["accuracy"] * 100 for row in rows
                      if (row["bits"], row["scale"], row["label"]) == (bits, scale, label)}
             if len(found) == 2:
@@ -133,7 +134,7 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
                 nearest = rounding == "nearest"
                 axes.plot([x], [value], marker="o", markersize=7 if nearest else 5.5, linestyle="none",
                           color=_COLORS[label] if nearest else "white", markeredgecolor=_COLORS[label],
-                          label=label if nearest and not place else None)
+                          label=label if nearest and not group else None)
     axes.set_xticks(range(len(groups)), [f"{bits} bits, scale per {scale}" for bits, scale in groups])
     axes.set_ylim(lowest - 1, 100)
     axes.grid(False, axis="x")
@@ -143,7 +144,7 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
 
 def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
     """Quality of the scores of a last layer that has no negative weight and 4 bits."""
-    rows = [row for row in report["rows"] if row["network"] == "skewed"]
+    rows = [row for row in report["rows"] if row["network"] == SKEWED]
     axes.set_title("Last layer skewed, all weights ≥ 0, and of 4 bits: how far scores are above their error")
     scales = list(dict.fromkeys(row["scale"] for row in rows))
     labels = list(dict.fromkeys(row["label"] for row in rows))

@@ -22,8 +22,7 @@ __all__ = ["BITS", "Activation", "Calibration", "Extrema", "QuantizedWeights", "
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-#: Bits that a code may have.
-BITS = (4, 8)
+BITS = (4, 8)  # bits that a code may have
 
 #: Quotients that miss an integer by float64's own rounding are that integer, also where they are truncated.
 _ALMOST = 1 + 2.0**-48
@@ -67,14 +66,11 @@ class QuantizedWeights:
     #: Bits of a code.
     bits: int
     variant: Variant
-    #: Codes in shape (outputs, inputs), 0 to 2^bits - 1.
-    codes: Integers
+    codes: Integers  # codes in shape (outputs, inputs), 0 to 2^bits - 1
     #: Z of each output. All zero, with a float offset.
     offsets: Integers
-    #: S of each output; all the same, if they are of the layer.
-    scales: Floats
-    #: The float offset of each output, Wmin.
-    minima: Floats | None = None
+    scales: Floats  # S of each output; all the same, if they are of the layer
+    minima: Floats | None = None  # the float offset of each output, Wmin
 
     @property
     def adjusted(self) -> Integers:
@@ -114,7 +110,11 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
     groups = exact if per_channel else exact.reshape(1, -1)
     low, high = (np.broadcast_to(part, outputs)[:, None] for part in (groups.min(axis=1), groups.max(axis=1)))
     if scheme is Scheme.SYMMETRIC:
-        return _symmetric(exact, bits, rounding, np.maximum(np.abs(low), np.abs(high)))
+        half = 2**(bits - 1)
+        scales = np.maximum(np.abs(low), np.abs(high)) / (half - 1)
+        scales = np.where(scales == 0, 1.0, scales)
+        return QuantizedWeights(bits=bits, variant=Variant.MIN, codes=_integers(exact / scales, rounding) + half,
+                                offsets=np.full(outputs, -half), scales=scales[:, 0])
     top, constant = 2**bits - 1, low == high
     if extrema is not Extrema.WEIGHTS:
         low, high = (np.where(constant, end, limit(end, 0)) for end, limit in ((low, np.minimum), (high, np.maximum)))
@@ -153,20 +153,11 @@ def _aligned(low: Floats, high: Floats, top: int) -> tuple[Floats, Floats]:
     return -levels * step, (top - levels) * step
 
 
-def _symmetric(weights: Floats, bits: int, rounding: Rounding, largest: Floats) -> QuantizedWeights:
-    scales = largest / (2**(bits - 1) - 1)
-    scales = np.where(scales == 0, 1.0, scales)
-    half = 2**(bits - 1)
-    return QuantizedWeights(bits=bits, variant=Variant.MIN, codes=_integers(weights / scales, rounding) + half,
-                            offsets=np.full(len(weights), -half), scales=scales[:, 0])
-
-
 def _check_field(quantized: QuantizedWeights, low: Floats, high: Floats) -> None:
     bits, limit = quantized.bits, 2**quantized.bits
     adjusted = quantized.adjusted
-    numbers = [("Offset", quantized.offsets, quantized.offsets),
-               ("Adjusted weight", adjusted.min(axis=1), adjusted.max(axis=1))]
-    for name, least, most in numbers:
+    for name, least, most in (("Offset", quantized.offsets, quantized.offsets),
+                              ("Adjusted weight", adjusted.min(axis=1), adjusted.max(axis=1))):
         wrong = np.flatnonzero((least < -limit) | (most >= limit))
         if wrong.size:
             output = int(wrong[0])
@@ -189,10 +180,8 @@ class Calibration(enum.Enum):
 class Activation:
     """Activations as integers of 8 bits: the value is the scale times the integer."""
 
-    #: A binary32 number.
-    scale: float
-    #: Whether the integers are -128 to 127, in place of 0 to 255.
-    signed: bool = False
+    scale: float  # a binary32 number
+    signed: bool = False  # whether the integers are -128 to 127, in place of 0 to 255
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.scale) and self.scale > 0 and float(np.float32(self.scale)) == self.scale):
@@ -234,8 +223,7 @@ class Requantization:
     #: Multipliers of 16 bits, with the highest bit set wherever the shift allows that.
     multipliers: npt.NDArray[np.int64]
     shifts: npt.NDArray[np.int64]
-    #: Largest relative difference to the factors.
-    error: float
+    error: float  # largest relative difference to the factors
 
 
 def requantization(factors: npt.NDArray[np.floating]) -> Requantization:

@@ -17,12 +17,12 @@ class SlotsFeature(Feature):
     """Places and time of nodes, messages to them, and jobs side by side."""
 
     def in_reset(self, devices: "Devices") -> None:
-        from host.features.slots.recovery import place_in_ring
+        from host.features.slots.rings import place_in_ring
 
         place_in_ring(devices)
 
     def after_reset(self, devices: "Devices") -> None:
-        from host.features.slots.recovery import wait_for_time
+        from host.features.slots.rings import wait_for_time
 
         if len(devices) > 1:
             wait_for_time(devices)

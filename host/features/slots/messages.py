@@ -1,7 +1,7 @@
 """Transports to all nodes of a ring with slots through the host port of node 0, by messages.
 
-Requests of other ranks are cut into pieces of at most 64 words, a message each, and their answers are put together;
-what is not answered is repeated. docs/ring/messages.md has the words and rules.
+Requests to other ranks are cut into pieces of at most 64 words, a message each, and their answers are put together;
+a message without an answer is repeated. docs/ring/messages.md has the words and rules.
 
 Example
 -------
@@ -27,16 +27,15 @@ from host.driver.words import Words, fields, pack, places
 __all__ = ["MOST_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "place_of"]
 
 _MESSAGE, _HEADER = places(message_header_layout()), places(header_layout())
-#: Messages that have no answer yet, of all nodes together: as many as each gate keeps.
-WINDOW = 4
-#: Nodes of a ring whose ranks a message can name.
-MOST_NODES = 15
+WINDOW = 4  # messages that have no answer yet, of all nodes together: the number that each gate keeps
+MOST_NODES = 15  # nodes of a ring whose ranks a message can name
 #: Cycles without a packet, and packets of others, after which a message is repeated.
 PATIENCE, OTHERS = 8192, 32
-#: Cycles that a node waits for an event in one request: a wait that is longer is several of them.
-SLICE = 4096
-#: Words of registers or memories in a message, beside header and address, or header and status.
+SLICE = 4096  # cycles that a node waits for an event in one request: a longer wait is several requests
+#: Words of registers or memories in a message, next to header and address, or header and status.
 _PART = MESSAGE_WORDS - 2
+_READS = (Opcode.READ_REGISTER, Opcode.READ_MEMORY)
+_WRITES = (Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY)
 
 
 def place_of(nodes: int) -> int:
@@ -46,7 +45,7 @@ def place_of(nodes: int) -> int:
 
 @dataclasses.dataclass(eq=False)
 class _Piece:
-    """Part of a request, with a tag of its own: ``words`` without the tag, and what has come of the answer."""
+    """Part of a request, with its own tag: ``words`` without the tag, and the words of the answer so far."""
 
     words: Words
     tag: int | None = None  # None while nothing of it has been sent
@@ -58,7 +57,7 @@ class _Piece:
 
     @property
     def long(self) -> bool:
-        """Whether it is of several messages; then it begins anew, with another tag, if one is lost."""
+        """Whether it is of several messages; then it begins again, with another tag, if one is lost."""
         return bool(self.words.size > MESSAGE_WORDS)
 
 
@@ -72,28 +71,26 @@ class _Conversation:
     left: int = 0  # cycles of a wait for an event beyond this piece
     tag: int = 0
 
-    def next_tag(self) -> int:
-        self.tag = (self.tag + 1) % 256
-        return self.tag
-
     @property
     def on_the_way(self) -> list[_Piece]:
         return [piece for piece in self.pieces if piece.sent is not None]
 
 
-def _with(packet: Words, *, tag: int | None = None, count: int | None = None) -> Words:
+def _header(packet: Words) -> dict[str, int]:
+    """Fields of the header of a request or response."""
+    return fields(_HEADER, int(packet[0]))
+
+
+def _with(packet: Words, **changes: int) -> Words:
     """A request or response with another tag or count."""
-    values = fields(_HEADER, int(packet[0]))
-    values |= {name: value for name, value in (("tag", tag), ("count", count)) if value is not None}
-    return np.concatenate([pack(_HEADER, values, "Header's"), packet[1:]]).astype(np.uint32)
+    return np.concatenate([pack(_HEADER, _header(packet) | changes, "Header's"), packet[1:]]).astype(np.uint32)
 
 
 def _cut(request: Words) -> list[Words]:
     """Requests that together do what one does: reads and writes of at most 62 words each."""
-    header = fields(_HEADER, int(request[0]))
-    count, reads = header["count"], header["opcode"] in (Opcode.READ_REGISTER, Opcode.READ_MEMORY)
-    writes = header["opcode"] in (Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY)
-    if not (reads or writes) or count <= _PART or request.size != 2 + writes * count:
+    header = _header(request)
+    count, writes = header["count"], header["opcode"] in _WRITES
+    if not (writes or header["opcode"] in _READS) or count <= _PART or request.size != 2 + writes * count:
         return [request]
     return [np.concatenate([_with(request[:1], count=min(_PART, count - start)),
                             (request[1:2] + np.uint32(start)).astype(np.uint32),
@@ -102,37 +99,27 @@ def _cut(request: Words) -> list[Words]:
 
 def _joined(request: Words, responses: list[Words]) -> Words:
     """Response to a request that was cut: the first refusal, or all words."""
-    header = fields(_HEADER, int(request[0]))
-    writes = header["opcode"] in (Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY)
-    status, payload = np.uint32(Status.OK), []
-    for response in responses:
-        if response[1] != Status.OK:
-            status = response[1]
-        payload.append(response[2:])
-        if status != Status.OK:
-            break
-    if writes:
-        payload = [np.array([sum(int(one.sum()) for one in payload)], np.uint32)]
-    elif status != Status.OK:
+    header = _header(request)
+    refusal = next((number for number, response in enumerate(responses) if response[1] != Status.OK), None)
+    status = np.uint32(Status.OK) if refusal is None else responses[refusal][1]
+    payload = [response[2:] for response in responses]
+    if header["opcode"] in _WRITES:
+        done = payload if refusal is None else payload[:refusal + 1]
+        payload = [np.array([sum(int(words.sum()) for words in done)], np.uint32)]
+    elif refusal is not None:
         payload = []
     words = np.concatenate([np.array([responses[0][0], status], np.uint32), *payload])
     return _with(words, tag=header["tag"], count=words.size - 2)
 
 
 class MessageHub:
-    """The ways to all nodes of a ring through one of them, of rank 0.
+    """Transports to all nodes of a ring through one of them, rank 0.
 
-    Requests to rank 0 itself go as they are. A node is given a request when it has answered the one before; pieces of
-    one that can be repeated without harm are on their way at the same time. A piece of one message is repeated as it
-    is if it has no answer: a node executes no command, event, run or edit twice that has the same tag as the request
-    before. One of several messages begins anew with another tag; it writes the same again.
-
-    Parameters
-    ----------
-    transport : Transport
-        The way to rank 0.
-    nodes : int
-        Ring size; 2 to 15.
+    Requests to rank 0 itself pass unchanged. A node is given a request when it has answered the one before; pieces of
+    a request that can be repeated without harm are sent together. A piece of one message is repeated as it is if it
+    has no answer: a node executes no command, event, run or edit twice that has the same tag as the request before. A
+    piece of several messages begins again with another tag; it writes the same again. ``transport`` leads to rank 0
+    of 2 to 15 ``nodes``.
     """
 
     def __init__(self, transport: Transport, *, nodes: int) -> None:
@@ -159,8 +146,8 @@ class MessageHub:
     def receive(self, node: int, timeout_cycles: int) -> Words:
         """Take the next response packet of a node.
 
-        If nothing comes from any node for so many cycles, the node's request is given up: the response to it has the
-        status :attr:`~host.driver.errors.TransportStatus.NO_ANSWER`, and a later answer to it is dropped. Raises
+        If no packet comes from any node for ``timeout_cycles`` cycles, the node's request times out: its response has
+        the status :attr:`~host.driver.errors.TransportStatus.NO_ANSWER`, and a later answer is dropped. Raises
         ``TimeoutError`` if rank 0 itself has not answered.
         """
         conversation, waited = self._conversations[node], 0
@@ -175,10 +162,9 @@ class MessageHub:
                 elif not conversation.requests:
                     raise
                 else:
-                    header = fields(_HEADER, int(conversation.requests[0][0])) | {"count": 0}
-                    header["opcode"] |= RESPONSE
-                    self._respond(node, np.array([*pack(_HEADER, header, "Response's"), TransportStatus.NO_ANSWER],
-                                                 np.uint32))
+                    request = conversation.requests[0]
+                    header = _with(request[:1], count=0, opcode=_header(request)["opcode"] | RESPONSE)
+                    self._respond(node, np.array([*header, TransportStatus.NO_ANSWER], np.uint32))
             else:
                 waited = 0
                 self._take(packet)
@@ -194,7 +180,7 @@ class MessageHub:
         conversation = self._conversations[rank]
         request = conversation.requests[0]
         conversation.left = 0
-        if fields(_HEADER, int(request[0]))["opcode"] == Opcode.POP_EVENT and request.size == 2:
+        if _header(request)["opcode"] == Opcode.POP_EVENT and request.size == 2:
             conversation.left = max(int(request[1]) - SLICE, 0)
             request = np.array([request[0], min(int(request[1]), SLICE)], np.uint32)
         conversation.pieces = [_Piece(words) for words in _cut(request)]
@@ -204,7 +190,9 @@ class MessageHub:
 
     def _make(self, rank: int, piece: _Piece) -> None:
         """Make the messages of a piece, with a tag that the node has not seen."""
-        piece.tag, piece.sent, piece.others = self._conversations[rank].next_tag(), None, 0
+        conversation = self._conversations[rank]
+        conversation.tag = (conversation.tag + 1) % 256
+        piece.tag, piece.sent, piece.others = conversation.tag, None, 0
         piece.waiting.clear()
         piece.answer.clear()
         request = _with(piece.words, tag=piece.tag)
@@ -220,11 +208,11 @@ class MessageHub:
         return np.concatenate([header, payload]).astype(np.uint32)
 
     def _ready(self) -> Iterator[_Piece]:
-        """The next piece of each node that has a message to send, from one node on to the next."""
+        """The next piece of each node that has a message to send, from node to node."""
         for _ in self._conversations:
             self._turn = (self._turn + 1) % len(self._conversations)
             pieces = self._conversations[self._turn].pieces
-            # One of several messages goes alone, since another request would end it.
+            # A piece of several messages is sent on its own, since another request would end it.
             for piece in pieces:
                 if piece.waiting and piece.sent is None:
                     yield piece
@@ -240,7 +228,7 @@ class MessageHub:
             free -= 1
 
     def _repeat(self, others: int) -> None:
-        """Send again what has had no answer for so many packets of others."""
+        """Send messages again that have had no answer for ``others`` packets of other nodes."""
         for rank, conversation in enumerate(self._conversations):
             for piece in conversation.on_the_way:
                 if piece.others < others:
@@ -254,7 +242,7 @@ class MessageHub:
         self._advance()
 
     def _respond(self, rank: int, response: Words) -> None:
-        """Give the response to the first request, and go on with the next."""
+        """Give the response to the first request, and continue with the next."""
         conversation = self._conversations[rank]
         conversation.responses.append(response)
         conversation.requests.popleft()
@@ -264,7 +252,7 @@ class MessageHub:
         self._advance()
 
     def _take(self, packet: Words) -> None:
-        """A packet of rank 0's host port: its own, or a message, with header and check."""
+        """Take a packet of rank 0's host port: its own, or a message, with header and check."""
         header = fields(_MESSAGE, int(packet[0]))
         for conversation in self._conversations:
             for one in conversation.on_the_way:
@@ -277,12 +265,12 @@ class MessageHub:
             return
         piece = self._piece(self._conversations[rank], header["begin"], payload)
         if piece is None:
-            return  # it is of a request that was given up, or was repeated
+            return  # it is of a request that timed out, or was repeated
         piece.sent = None
         if payload.size:
             piece.answer.append(payload)
             answer = np.concatenate(piece.answer)
-            if answer.size >= fields(_HEADER, int(answer[0]))["count"] + 2 or payload.size < MESSAGE_WORDS:
+            if answer.size >= _header(answer)["count"] + 2 or payload.size < MESSAGE_WORDS:
                 piece.response = answer
                 self._end(rank)
                 return
@@ -291,7 +279,7 @@ class MessageHub:
 
     @staticmethod
     def _piece(conversation: _Conversation, begin: int, payload: Words) -> _Piece | None:
-        """The piece that a message is for: its answer has the tag of that, what goes on is of the one that waits."""
+        """The piece that a message is for: an answer has its tag, and a continued answer is of the waiting piece."""
         for piece in conversation.on_the_way:
             if not payload.size:
                 if piece.long and piece.waiting and not piece.answer:
@@ -300,14 +288,14 @@ class MessageHub:
                 if piece.answer:
                     return piece
             elif not piece.answer and not piece.waiting:
-                asked = fields(_HEADER, int(piece.words[0]))
+                asked = _header(piece.words)
                 expected = asked | {"tag": piece.tag, "opcode": asked["opcode"] | RESPONSE, "count": 0}
-                if {**fields(_HEADER, int(payload[0])), "count": 0} == expected:
+                if _header(payload) | {"count": 0} == expected:
                     return piece
         return None
 
     def _end(self, rank: int) -> None:
-        """Go on with the pieces of a request, or respond if all have their answers or one is refused."""
+        """Continue with the pieces of a request, or respond if all have their answers."""
         conversation = self._conversations[rank]
         request, pieces = conversation.requests[0], conversation.pieces
         answers = [piece.response for piece in pieces if piece.response is not None]
@@ -322,4 +310,4 @@ class MessageHub:
             self._make(rank, conversation.pieces[0])
             self._advance()
         else:
-            self._respond(rank, _with(answers[0], tag=fields(_HEADER, int(request[0]))["tag"]))
+            self._respond(rank, _with(answers[0], tag=_header(request)["tag"]))

@@ -15,7 +15,7 @@ from host.driver.devices import TIMEOUT
 from host.driver.memory import fitted
 from host.driver.ring import Ring
 from host.driver.transport import NodeTransport
-from host.features.slots.slot_jobs import rings_of_jobs
+from host.features.slots.rings import rings_of_jobs
 from host.models.digits import digits
 from host.models.layers import widths
 from host.options import COUNT, check_range
@@ -38,6 +38,7 @@ from host.transports.side_by_side import SharedTime
 from host.transports.verilated import OpenRing, open_ring
 
 __all__ = ["check_jobs", "train"]
+
 
 def _configs(spec: RunSpec) -> list[TrainingConfig]:
     """Training of each job, of a description with all defaults."""
@@ -81,8 +82,8 @@ def _sessions(opened: OpenRing, node: NodeConfig, time: SharedTime) -> list[Sess
 
 def _run_both(experiments: list[Experiment], time: SharedTime, signals: Signals,
               on_step: Callable[[Training], None]) -> None:
-    """Run experiments, each in a thread, of which the first one tells of its steps; raises the first error of one,
-    which does not stop the other."""
+    """Run experiments, each in a thread; the first one reports its steps. Raises the first error, which does not stop
+    the other experiment."""
     errors: list[BaseException] = []
 
     def run(experiment: Experiment) -> None:

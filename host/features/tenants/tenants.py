@@ -1,4 +1,4 @@
-"""Tenants of nodes, as the privileged host sees to them: windows, and whose commands the nodes execute.
+"""Tenants of nodes, for their privileged host: memory windows, and the tenant whose commands the nodes execute.
 
 Example
 -------
@@ -13,7 +13,6 @@ Example
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -41,37 +40,25 @@ _PRIVILEGED = frozenset(register(name).address for name in PRIVILEGED)
 SAVED = tuple(entry.name for entry in REGISTERS
               if entry.access is Access.SETTING and entry.name not in (*PRIVILEGED, "RESUMED_SET"))
 
-#: Cycles that a node has for a QUIESCE.
-_PATIENCE = 100_000
+#: The same settings after reset.
+_RESET = {entry.name: from_bits(entry, np.array([entry.reset], np.uint32), integers=False)
+          for entry in REGISTERS if entry.name in SAVED}
 
-#: Requests until what a far memory owes must have come.
-_TRIES = 1_000
+_PATIENCE = 100_000  # cycles that a node has for a QUIESCE
+
+_TRIES = 1_000  # requests in which a far memory must have given its answers
 
 
 class NotAtRestError(DeviceError):
-    """A node has commands, or events that nobody has taken."""
-
-
-@dataclasses.dataclass
-class _Kept:
-    """Settings and flags that each of a tenant's nodes had when its turn ended."""
-
-    settings: list[dict[str, int | float]]
-    flags: list[int]
+    """A node has commands, or events that have not been taken."""
 
 
 class TenantDevice(Device):
-    """Node as its privileged host uses it for the job of a tenant.
+    """Node that its privileged host uses for the job of a tenant.
 
-    Requests are those of the tenant, apart from writes of privileged registers. So a ring of such devices can be used
-    like one of nodes of one's own, while the nodes execute the tenant's commands; addresses are in its windows.
-
-    Parameters
-    ----------
-    device : Device
-        The node, asked as the privileged host.
-    windows : mapping of str to (int, int)
-        Base and length of the tenant's windows.
+    Requests are the tenant's, except writes of privileged registers. So a ring of such devices can be used like a
+    ring without tenants, while the nodes execute the tenant's commands; addresses are in its windows, which have a
+    base and a length for each memory. ``device`` is the node of the privileged host.
     """
 
     def __init__(self, device: Device, *, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
@@ -93,27 +80,17 @@ class TenantDevice(Device):
 
 
 class TenantHost:
-    """Privileged host of nodes with tenants.
-
-    Parameters
-    ----------
-    devices : sequence of Device
-        Nodes of a ring, asked as the privileged host. All get the same windows and the same tenant.
-    """
+    """Privileged host of the nodes of a ring, all of which have the same windows and the same tenant."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         for device in devices:
             if not device.config.has("tenants"):
                 raise ValueError("Nodes must have two tenants: take a configuration with feature Tenants()")
         self._devices = list(devices)
-        self._kept: dict[int, _Kept] = {}
+        #: Settings and flags of each node by tenant, as they were when the tenant's turn ended.
+        self._kept: dict[int, list[tuple[dict[str, int | float], int]]] = {}
         self._windows: dict[int, dict[str, tuple[int, int]]] = {}
-        self._tenant = int(PRIVILEGED_HOST)
-
-    @property
-    def tenant(self) -> int:
-        """Tenant whose commands the nodes execute; 0 for this host."""
-        return self._tenant
+        self.tenant = int(PRIVILEGED_HOST)  # tenant whose commands the nodes execute; 0 for this host
 
     def windows(self, tenant: int) -> dict[str, tuple[int, int]]:
         """Windows of a tenant: base and length by memory."""
@@ -124,19 +101,13 @@ class TenantHost:
         return [TenantDevice(device, tenant=tenant, windows=self.windows(tenant)) for device in self._devices]
 
     def grant(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
-        """Give a tenant windows, filled with zeros, in place of those that it has.
+        """Give a tenant windows, filled with zeros, in place of its present ones.
+
+        Windows have a base and a length by memory, in elements: multiples of 32, within the memory, and apart from
+        those of the other tenant. Other memories have none. ``far`` is the far memory of nodes that move activations.
 
         Raises ``NotAtRestError``: a node is busy, or has events although there is a window in its far memory; nothing
         has changed.
-
-        Parameters
-        ----------
-        tenant : int
-            1 or 2.
-        windows : mapping of str to (int, int)
-            Base and length by memory, in elements: multiples of 32, within the memory, and apart from those of the
-            other tenant. A memory that is not named has none, nor has a node without that memory. ``far`` is the far
-            memory of nodes that move activations there.
         """
         self._check(tenant, windows)
         self._require_rest(events=FAR in {**windows, **self._windows.get(tenant, {})})
@@ -159,33 +130,32 @@ class TenantHost:
         self._windows.pop(tenant, None)
 
     def change(self, tenant: int) -> None:
-        """Have the nodes execute the commands of another tenant, or, with 0, of this host.
+        """Make the nodes execute the commands of another tenant, or, with 0, of this host.
 
-        The settings and flags of the tenant before are kept, and those that the other one had come back; without any,
-        settings are those after reset. Programs are overwritten in all banks, links reset, and counters cleared;
-        gradients that wait for a round are dropped. Raises ``NotAtRestError`` if a node is busy, or has events, or
-        its far memory owes answers; nothing has changed.
+        The settings and flags of the tenant before are kept, and the other tenant's are restored; at first these are
+        the settings after reset. Programs are overwritten in all banks, links reset, and counters cleared; gradients
+        that wait for a round are dropped. Raises ``NotAtRestError`` if a node is busy, or has events, or its far
+        memory owes answers; nothing has changed.
         """
         if not PRIVILEGED_HOST <= tenant < MOST_TENANTS:
             raise ValueError(f"Tenant must be between 0 and {MOST_TENANTS - 1}, not {tenant!r}")
         self._require_rest(events=True)
         devices = self._devices
-        self._kept[self._tenant] = _Kept(
-            [{name: device.read_register(name) for name in SAVED} for device in devices],
-            [int(device.read_register("FLAGS")) for device in devices])
+        self._kept[self.tenant] = [({name: device.read_register(name) for name in SAVED},
+                                     int(device.read_register("FLAGS"))) for device in devices]
         for device in devices:
             self._forget_programs(device)
             device.write_register("CONTROL", 1)  # and so the links forget the last collective
-        before = self._kept.get(tenant)
-        for rank, device in enumerate(devices):
+        kept = self._kept.get(tenant, [(_RESET, 0)] * len(devices))
+        for device, (settings, flags) in zip(devices, kept, strict=True):
             device.write_register("TENANT", tenant)  # flags, events and programs are gone with it
-            for name, value in (before.settings[rank] if before else _reset()).items():
+            for name, value in settings.items():
                 device.write_register(name, value)
             device.write_register("RESUMED_SET", 0)
-            device.write_register("FLAGS", before.flags[rank] if before else 0)
+            device.write_register("FLAGS", flags)
         for device in devices:
             device.write_register("CONTROL", 2)
-        self._tenant = tenant
+        self.tenant = tenant
 
     def set_budget(self, cycles: int) -> None:
         """Set the cycles that a command of any tenant may take; 0 for any number."""
@@ -195,14 +165,14 @@ class TenantHost:
     def quiesce(self) -> None:
         """Wait for the commands before, on behalf of the tenant that is executed. Its events must have been taken."""
         for device in self._devices:
-            device.push(Command(operation=Operation.QUIESCE, tenant=self._tenant))
+            device.push(Command(operation=Operation.QUIESCE, tenant=self.tenant))
         for device in self._devices:
             event = device.pop_event(_PATIENCE)
             if event is None or event.status is not EventStatus.OK:
                 raise NotAtRestError(f"{device.name}: QUIESCE ended with {event}")
 
     def _check(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
-        """Raise ValueError for a tenant or windows that cannot be."""
+        """Raise ``ValueError`` for an impossible tenant or window."""
         if not PRIVILEGED_HOST < tenant < MOST_TENANTS:
             raise ValueError(f"Tenant must be between 1 and {MOST_TENANTS - 1}, not {tenant!r}")
         known = {name: None for device in self._devices for name in _spaces(device)}
@@ -223,7 +193,7 @@ class TenantHost:
                         raise ValueError(f"Window of tenant {tenant} in {name} must be apart from that of tenant "
                                          f"{other}, {size} from {begin} on, not {length} from {base} on")
 
-    def _require_rest(self, *, events: bool = False) -> None:
+    def _require_rest(self, *, events: bool) -> None:
         for device in self._devices:
             status = device.read_fields("STATUS")
             waiting = {name: status[name] for name in ("running", "waiting", "commands", *(["events"] * events))
@@ -246,8 +216,8 @@ class TenantHost:
 
     @contextlib.contextmanager
     def _privileged(self) -> Iterator[None]:
-        """Have the nodes execute this host's commands for a while, with any number of cycles."""
-        tenant, budgets = self._tenant, [device.read_register("BUDGET") for device in self._devices]
+        """Make the nodes execute this host's commands for a while, with any number of cycles."""
+        tenant, budgets = self.tenant, [device.read_register("BUDGET") for device in self._devices]
         if tenant != PRIVILEGED_HOST:
             self.change(PRIVILEGED_HOST)
         self.set_budget(0)
@@ -286,12 +256,6 @@ class TenantHost:
                 device.load_program(queue, [Command(operation=Operation.QUIESCE)] * config.programs.depth,
                                     idle=bool(idle))
                 device.load_program(queue, [], idle=bool(idle))
-
-
-def _reset() -> dict[str, int | float]:
-    """Settings after reset."""
-    return {entry.name: from_bits(entry, np.array([entry.reset], np.uint32), integers=False)
-            for entry in REGISTERS if entry.name in SAVED}
 
 
 def _set(device: Device, tenant: int, name: str, base: int, length: int) -> None:

@@ -1,12 +1,15 @@
 """Measured cycles against their bounds, of the ring and of every unit that has a benchmark.
 
 A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``; less is better. Rows in cycles must not exceed
-their :func:`limit`. Rows in time depend on the machine, and are shown only. So is the scatter-reduce phase of a
-plain all-reduce: its last sum is read and added while the phase lasts, but counts as the first step of the
-all-gather, which sends it. So is a reduce-scatter of sparse gradients, whose bound has no room for the last sums.
-So are, with a codec of gradients, the phase of any collective, a plain all-reduce and a reduce-scatter: packets of
-few words make what they carry besides show, and the bound has no room for the sum of each block that is not sent.
-So is the effective bandwidth of an all-reduce, against the least that it should reach.
+their :func:`limit`. Other rows are only shown:
+
+- rows in time, which depend on the machine;
+- the scatter-reduce phase of a plain all-reduce: its last sum is read and added while the phase lasts, but counts as
+  the first step of the all-gather, which sends it;
+- a reduce-scatter of sparse gradients: its bound has no room for the last sums;
+- with a codec of gradients, the phase of any collective, a plain all-reduce and a reduce-scatter: headers show in
+  packets of few words, and the bound has no room for the sum of each block that is not sent;
+- the effective bandwidth of an all-reduce, against the minimum that it should reach.
 
 An update in two dimensions is measured against the flat ring of its nodes, and against its commands one by one
 (:mod:`host.labs.bench.grid_speed`).
@@ -15,6 +18,7 @@ Weights are raw and gradients compressed by zero value where a row does not say 
 """
 
 import importlib
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -44,21 +48,8 @@ from sim.golden.codecs import GRADIENT_CODECS
 from sim.golden.features.quantization.quantization import Layer
 from sim.golden.ring import largest_block
 
-__all__ = [
-    "CODECS",
-    "LENGTH",
-    "NODES",
-    "SCHEMA",
-    "bandwidth_rows",
-    "collect",
-    "exceeds_limit",
-    "infer_rows",
-    "limit",
-    "node_rows",
-    "ring_rows",
-    "table",
-    "update_bound",
-]
+__all__ = ["CODECS", "LENGTH", "NODES", "SCHEMA", "bandwidth_rows", "collect", "exceeds_limit", "infer_rows", "limit",
+           "node_rows", "ring_rows", "table", "update_bound"]
 
 Row = dict[str, Any]
 
@@ -71,20 +62,19 @@ SPARSE = 0.1
 SIZE = 64
 SAMPLES = 16
 
-#: Codecs of weights and of gradients that rings are measured with, besides none.
+#: Codecs of weights and of gradients that rings are measured with, in addition to none.
 CODECS = (("mx9", ZERO_VALUE), ("table32", ZERO_VALUE), (RAW, "mx9"), ("mx9", "mx9"))
 
-#: Most that a row in cycles may be of its bound: collectives on dense and on sparse gradients, fused updates with
-#: codecs, and units, whose measured cycles hold their latency as well.
+#: Maximum ratio of a row in cycles to its bound: collectives on dense and on sparse gradients, fused updates with
+#: codecs, and units, with their latency.
 _LIMITS = {"dense": 1.05, "sparse": 1.10}
 _CODEC_LIMIT = 1.25
 _UNIT_LIMIT = 1.05
 
-
-#: Kind of sparse gradients that each node has in positions of its own, so that sums have fewer zeros at each hop.
+#: Kind of sparse gradients with other positions on each node, so that sums have fewer zeros at each hop.
 _APART = "sparse apart"
 
-#: Least effective bandwidth of an all-reduce, in terms of the link's, by codec of gradients and their kind.
+#: Minimum effective bandwidth of an all-reduce, in terms of the link's, by codec of gradients and their kind.
 _BANDWIDTH = {(ZERO_VALUE, "dense"): 0.95, (ZERO_VALUE, "sparse"): 5.0, (ZERO_VALUE, _APART): 1.0,
               ("mx9", "dense"): 3.35}
 
@@ -95,43 +85,39 @@ def _row(name: str, config: str, measured: int, bound: int) -> Row:
 
 
 def bandwidth_rows(measured: list[Row], *, nodes: int, codec: str, length: int = LENGTH) -> list[Row]:
-    """Cycles of each all-reduce per word that a link would move if gradients were raw, 2 (N - 1) / N · K words.
-
-    The inverse is the effective bandwidth, in terms of the link's.
-    """
+    """Cycles of each all-reduce per word that a link would move if gradients were raw, 2 (N - 1) / N · K words: the
+    inverse of the effective bandwidth, in terms of the link's."""
     words = 2 * (nodes - 1) * length / nodes
     rows = []
     for row in measured:
-        if row["name"] == "ring.all_reduce":
-            kind = next(kind for kind in (_APART, "sparse", "dense") if kind in row["config"])
-            bar = _BANDWIDTH[codec, kind]
-            cycles = row["measured"]
-            rows.append({"name": "ring.all_reduce.bandwidth", "measured": cycles / words, "bound": 1 / bar,
-                         "config": f"{row['config']}, {words / cycles:.2f} x the link's",
-                         "ratio": bar * cycles / words, "unit": "cycles/word"})
+        if row["name"] != "ring.all_reduce":
+            continue
+        bar = _BANDWIDTH[codec, next(kind for kind in (_APART, "sparse", "dense") if kind in row["config"])]
+        cycles = row["measured"]
+        rows.append({"name": "ring.all_reduce.bandwidth", "measured": cycles / words, "bound": 1 / bar,
+                     "config": f"{row['config']}, {words / cycles:.2f} x the link's", "ratio": bar * cycles / words,
+                     "unit": "cycles/word"})
     return rows
 
 
 def limit(row: Row) -> float:
-    """Most that the ratio of a row may be."""
-    coded = "weights" in row["config"] or "gradients" in row["config"]
-    if row["unit"] != "cycles" or row["name"] == "ring.all_reduce.scatter_reduce":
+    """Maximum ratio of a row."""
+    name, config = row["name"], row["config"]
+    if row["unit"] != "cycles":
         return math.inf
-    if row["name"] in (grid_speed.UPDATE, grid_speed.COMMANDS):
+    if name in (grid_speed.UPDATE, grid_speed.COMMANDS):
         return grid_speed.limit(row)
-    if row["name"] == "ring.reduce_scatter" and "dense" not in row["config"]:
-        return math.inf
-    if not row["name"].startswith("ring."):
+    if not name.startswith("ring."):
         return _UNIT_LIMIT
-    if coded:
-        return _CODEC_LIMIT if row["name"] == "ring.fused_update" else math.inf
-    if _APART in row["config"]:
+    if name == "ring.all_reduce.scatter_reduce" or (name == "ring.reduce_scatter" and "dense" not in config):
         return math.inf
-    return _LIMITS["dense" if "dense" in row["config"] else "sparse"]
+    if "weights" in config or "gradients" in config:
+        return _CODEC_LIMIT if name == "ring.fused_update" else math.inf
+    return math.inf if _APART in config else _LIMITS["dense" if "dense" in config else "sparse"]
 
 
 def exceeds_limit(row: Row) -> bool:
-    """Whether a row takes more than it may."""
+    """Whether a row exceeds its limit."""
     return bool(row["ratio"] > limit(row))
 
 
@@ -154,21 +140,14 @@ def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
           (N - 1) / N · K / S · (max(G, S / lanes) + max(W, S / lanes))
 
       with G words of a segment's gradients, 33/32 · S of dense ones in zero-value form, and W words of its weights, S
-      of raw ones. Both are what the codecs of :mod:`hdl.compression.registry` say; how many words a table takes
-      depends on the weights. Reading a codebook, and the way through encoders and decoders, are not part of it.
+      of raw ones: see the codecs of :mod:`hdl.compression.registry`; the words of a table depend on the weights. The
+      bound leaves out the reading of a codebook, and the latency of encoders and decoders.
     - The optimizer: elements of the largest block, ceil(K / N) in groups of 32, times ``optimizer.interval``,
       divided by ``optimizer.lanes``.
     """
     config = ring.devices[0].config
     owned = largest_block(length, ring.nodes)
     return max(traffic.bound, int(-(-owned * config.optimizer.interval // config.optimizer.lanes)))
-
-
-def _formats(ring: Ring) -> str:
-    """Codecs, as the configuration of a row has them."""
-    if (ring.formats.weight_codec, ring.formats.gradient_codec) == (RAW, ZERO_VALUE):
-        return ""
-    return f", weights {ring.formats.weight_codec}, gradients {ring.formats.gradient_codec}"
 
 
 def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
@@ -179,9 +158,10 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
     gradients are dense, and the plain all-reduce is left out where it goes through none.
     """
     rows = []
-    formats = _formats(ring)
+    codecs = ring.formats.weight_codec, ring.formats.gradient_codec
+    formats = "" if codecs == (RAW, ZERO_VALUE) else f", weights {codecs[0]}, gradients {codecs[1]}"
     weights = np.random.default_rng(0).standard_normal(length).astype(np.float32) / 10
-    centroids = codebook(ring.formats.weight_codec, weights) if ring.formats.has_codebook else None
+    centroids = codebook(codecs[0], weights) if ring.formats.has_codebook else None
     if centroids is not None:
         ring.memory.write_codebook(centroids)
     sgd = Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1)
@@ -189,10 +169,10 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
         values = gradients(ring.nodes, density, length, apart=kind == _APART)
         update = Reference(ring, weights, 0, centroids).step(list(values), sgd)
         collectives = {"fused_update": (update, update_bound(ring, update, length))}
-        if not formats or ring.formats.gradient_codec != ZERO_VALUE:
+        if not formats or codecs[1] != ZERO_VALUE:
             sums = {}
             for name, add in (("reduce_scatter", golden.reduce_scatter), ("all_reduce", golden.all_reduce)):
-                traffic = add(golden.bits(values), gradient_codec=GRADIENT_CODECS[ring.formats.gradient_codec],
+                traffic = add(golden.bits(values), gradient_codec=GRADIENT_CODECS[codecs[1]],
                               residuals=np.zeros(values.shape, np.uint32), segment=ring.formats.segment,
                               lanes=ring.formats.lanes)[1]
                 sums[name] = traffic, traffic.bound
@@ -239,7 +219,7 @@ def node_rows(ring: Ring) -> list[Row]:
         jobs = [MaskJob(matrices=matrices, mask=mask, external=words)] * (LENGTH // matrices.size)
         cycles = known(ring.local.mask([jobs] * ring.nodes, alternative=-10000.0).cycles)
         rows.append(_row("node.mask", f"K={LENGTH}, {SIZE} x {SIZE}, {kind}", cycles, LENGTH // ring.formats.lanes))
-    length = LENGTH // 2  # the errors are behind as many weights
+    length = LENGTH // 2  # the errors follow the same number of weights
     cycles = known(ring.local.sparsify(length, threshold=0.5).cycles)
     rows.append(_row("node.sparsify", f"K={length}", cycles, length // ring.formats.lanes))
     return rows
@@ -255,16 +235,15 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
     def measure(config: NodeConfig, nodes: int, name: str, measured: Callable[[Ring], list[Row]]) -> list[Row]:
         with open_session(config, nodes=nodes, announce=lambda stage: announce(f"{name}: {stage}")) as session:
             announce(name)
-            found = measured(session.ring)
-        return found + bandwidth_rows(found, nodes=nodes, codec=config.gradients)
+            made = measured(session.ring)
+        return made + bandwidth_rows(made, nodes=nodes, codec=config.gradients)
 
     for nodes in NODES:
         rows += measure(NodeConfig(), nodes, f"ring of {nodes}",
                         lambda ring: ring_rows(ring) + (node_rows(ring) if ring.nodes == NODES[0] else []))
-    for weight_codec, gradient_codec in CODECS:
-        for nodes in NODES:
-            rows += measure(NodeConfig(weights=Weights(codec=weight_codec), gradients=gradient_codec), nodes,
-                            f"ring of {nodes}, weights {weight_codec}, gradients {gradient_codec}", ring_rows)
+    for (weight_codec, gradient_codec), nodes in itertools.product(CODECS, NODES):
+        rows += measure(NodeConfig(weights=Weights(codec=weight_codec), gradients=gradient_codec), nodes,
+                        f"ring of {nodes}, weights {weight_codec}, gradients {gradient_codec}", ring_rows)
     rows += measure(NodeConfig(features=(Quantization(),)), 1, "infer", infer_rows)
     rows += grid_speed.rows(announce=announce)
     from sim.bench import array_speed, partition_speed

@@ -1,28 +1,23 @@
 """Cycles of fused updates in two dimensions, against a flat ring of the same nodes and against their own commands.
 
-A row ``grid.fused_update`` is measured against the fused update of the flat ring through all nodes, and a row
-``grid.commands`` the three commands, queued behind each other, against the sum of the three one by one.
+A row ``grid.fused_update`` compares with the fused update of the flat ring through all nodes. A row ``grid.commands``
+compares the three commands, queued one after the other, with the sum of the three one by one.
 """
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hdl.board import node_of
 from hdl.config import NodeConfig, Weights
 from hdl.features.grid.feature import Grid
-from host.driver.device import Device
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import Outcome, known
-from host.features.grid.grid import Shape, Topology
-from host.features.grid.switching import GridNodes
-from host.transports.session import LATENCY
-from host.transports.verilated import VerilatedTransport
-from sim.verilated.build import build_ring
-from sim.verilated.ring import VerilatedRing
+from host.driver.ring import Ring
+from host.features.grid.grid import Shape
+from host.features.grid.switching import GridNodes, GridRings
+from host.transports.session import open_session
 
 __all__ = ["CODECS", "COMMANDS", "GRIDS", "LENGTH", "UPDATE", "limit", "measure", "rows"]
 
@@ -34,35 +29,19 @@ CODECS = (("raw", "raw"), ("raw", "zero_value"), ("mx9", "mx9"))
 #: Names of rows.
 UPDATE, COMMANDS = "grid.fused_update", "grid.commands"
 
-#: Most that a row may be of what it is measured against.
-_LIMITS = {UPDATE: 1.04, COMMANDS: 1.02}
+_LIMITS = {UPDATE: 1.04, COMMANDS: 1.02}  # maximum ratios of rows
 
-#: Fields of a command that say what it works on.
+#: Fields of a command for its operands.
 _FIELDS = ("gradient_base", "weight_base", "state_base", "length", "stride")
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.1, first_decay=0.9)
 
 
-@contextlib.contextmanager
-def _open_grid(config: NodeConfig, rows: int, columns: int) -> Iterator[GridNodes]:
-    """Grid of simulated nodes."""
-    wiring = [((node, port), (end, port)) for (node, port), end in Topology(rows, columns).links.items()]
-    library = build_ring(node_of(config), identity=f"Node({config})")
-    with contextlib.closing(VerilatedRing(library, nodes=rows * columns, wiring=wiring)) as simulation:
-        for link in simulation.links:
-            link.set_latency(data=LATENCY, credit=LATENCY)
-        devices = [Device(VerilatedTransport(simulation, node), config, name=f"node {node}")
-                   for node in range(rows * columns)]
-        grid = GridNodes(devices, rows=rows, columns=columns)
-        grid.connect()
-        yield grid
-
-
 def limit(row: dict[str, Any]) -> float:
-    """Most that the ratio of a row may be.
+    """Maximum ratio of a row.
 
     An update with a codec of weights has no limit: the optimizer, one weight per cycle, and the decoder, one word per
-    cycle of all blocks, take longer than links in one of its commands, where a flat ring has both at once.
+    cycle of all blocks, take longer than links in one of its commands; in a flat ring both run at once.
     """
     return math.inf if row["name"] == UPDATE and "weights raw" not in row["config"] else _LIMITS[row["name"]]
 
@@ -73,48 +52,48 @@ def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
     generator = np.random.default_rng(0)
     gradients = list(generator.standard_normal((grid.nodes, length)).astype(np.float32))
     weights = generator.standard_normal(length).astype(np.float32)
-    found: dict[str, list[int]] = {}
+
+    def prepared(ring: Ring | GridRings) -> None:
+        ring.memory.clear_state(length, packed_state=False)
+        ring.memory.write_gradients(gradients)
+        ring.settings.write(_SETTINGS)
 
     plan = grid.grid.plan(Shape.FLAT)
     grid.switch(plan)
     ring = grid.ring(plan)
     ring.collectives.distribute(weights)
-    ring.memory.clear_state(length, packed_state=False)
-    ring.memory.write_gradients(gradients)
-    ring.settings.write(_SETTINGS)
-    found["flat"] = [known(ring.collectives.fused_update(length).cycles)]
+    prepared(ring)
+    flat = [known(ring.collectives.fused_update(length).cycles)]
 
     plan = grid.grid.plan(Shape.GRID)
     grid.switch(plan)
     rings = grid.rings(plan)
-    rings.memory.clear_state(length, packed_state=False)
-    rings.memory.write_gradients(gradients)
-    rings.settings.write(_SETTINGS)
+    prepared(rings)
     rings.counters.clear()
     pending = rings.collectives.submit_fused_update(length)
     outcomes: list[Outcome] = rings.commands.wait(*pending)
-    found["queued"] = [known(outcome.cycles) for outcome in outcomes]
-    found["words"] = [node["WORDS_SENT"] for node in rings.counters.read()]
-    found["alone"] = []
+    words = [node["WORDS_SENT"] for node in rings.counters.read()]
+    alone = []
     for one in pending:
         commands = [command for _, command in sorted(one.commands.items())]
         fields = [{name: getattr(command, name) for name in _FIELDS} for command in commands]
         outcome = rings.collectives.submit(one.operation, fields, ring=commands[0].port).result()
-        found["alone"].append(known(outcome.cycles))
-    return found
+        alone.append(known(outcome.cycles))
+    return {"flat": flat, "queued": [known(outcome.cycles) for outcome in outcomes], "words": words, "alone": alone}
 
 
 def rows(*, announce: Callable[[str], None] = lambda stage: None) -> list[dict[str, Any]]:
-    """Rows of the benchmark, whose bound is what a grid is measured against."""
+    """Rows of the benchmark; the bound is the measurement that the grid is compared with."""
     result = []
     for weights, gradients in CODECS:
         config = NodeConfig(weights=Weights(codec=weights), gradients=gradients, topology=Grid())
         for height, width in GRIDS:
             name = f"{height} x {width}, K={LENGTH}, weights {weights}, gradients {gradients}"
             announce(f"grid: {name}")
-            with _open_grid(config, height, width) as grid:
-                found = measure(grid)
-            queued, alone, flat = (sum(found[which]) for which in ("queued", "alone", "flat"))
+            with open_session(config, nodes=height * width, grid=(height, width)) as session:
+                assert session.grid is not None
+                cycles = measure(session.grid)
+            queued, alone, flat = (sum(cycles[which]) for which in ("queued", "alone", "flat"))
             result += [{"name": title, "config": name, "measured": queued, "bound": bound, "ratio": queued / bound,
                         "unit": "cycles"} for title, bound in ((UPDATE, flat), (COMMANDS, alone))]
     return result

@@ -3,11 +3,10 @@
 The lab trains the digits classifier, 64-64-10, with some seeds; clusters the weights of each layer; and trains the
 tables, one for each layer and equal on all nodes, with assignments kept. In both parts the nodes of a simulated ring
 compute, sum the gradients and update the parameters, and are compared with the golden model after each step; they
-count their multiplications with centroids. With ``--compute host`` products and gradients are those of the golden
-models, which the host carries out: modelled. The bits are the same.
+count their multiplications with centroids. With ``--compute host`` the host computes products and gradients by the
+golden models, to the same bits.
 
-Rows of seeds are kept in build/centroids/tables.json, so that a run continues where an earlier one with the same
-options has ended.
+Rows of seeds are kept in build/centroids/tables.json, so that a run continues an earlier one with the same options.
 """
 
 import contextlib
@@ -19,7 +18,6 @@ from typing import Annotated, Any
 import numpy as np
 
 from hdl.config import NodeConfig
-from hdl.group import GROUP
 from host.columns import Column, Table
 from host.driver.ring import Ring
 from host.features.codebook_layers.layers import CentroidLinear, shared
@@ -48,10 +46,10 @@ RATE = 0.003
 
 
 class CentroidClassifier(Classifier):
-    """A perceptron whose layers have a table of so many centroids each; its parameters are tables and biases.
+    """A perceptron with a table of ``centroids`` centroids in each layer; its parameters are tables and biases.
 
-    It is made of the parameters of a dense perceptron, whose weights are clustered; only products without centroids
-    have their factors in the format ``operands``.
+    It is made from the parameters of a dense perceptron by clustering the weights. Factors of products without
+    centroids have the format ``operands``.
     """
 
     def __init__(self, data: Dataset, hidden: Sequence[int], parameters: Array, *, centroids: int = 16,
@@ -65,12 +63,12 @@ class CentroidClassifier(Classifier):
 
     @property
     def layers(self) -> list[Dense]:
-        found: list[Dense] = []
+        layers: list[Dense] = []
         indices = [layer.codebook.indices for layer in self._model.layers if isinstance(layer, CentroidLinear)]
-        for dense, mine in zip(super().layers, indices, strict=True):
-            base = found[-1].base + found[-1].length if found else 0
-            found.append(Shared(dense.number, dense.inputs, dense.outputs, base, mine, self._centroids))
-        return found
+        for dense, own in zip(super().layers, indices, strict=True):
+            base = layers[-1].base + layers[-1].length if layers else 0
+            layers.append(Shared(dense.number, dense.inputs, dense.outputs, base, own, self._centroids))
+        return layers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,8 +85,7 @@ class Row:
     dense_words: float
     table_words: float
 
-    #: Steps in which tables were trained.
-    steps: int
+    steps: int  # steps in which tables were trained
     #: Cycles in which nodes compute in such a step, of the node that took longest, on average; 0 if the host does.
     cycles: float
     #: Multiplications with centroids for each output of a product, or of the sums for gradients, that a node has
@@ -98,17 +95,17 @@ class Row:
 
 def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingConfig, *, centroids: int = 16) -> Row:
     """Train a dense perceptron and then tables on a ring; configurations of both have the same hidden layers."""
-    whole = Classifier(data, dense.hidden, align=_align(dense))
+    whole = Classifier(data, dense.hidden, align=dense.align)
     first = train(ring, whole, dense)
     task = CentroidClassifier(data, dense.hidden, whole.compact(whole.parameters), centroids=centroids,
-                              align=_align(tables))
+                              align=tables.align)
     clustered = task.rate(task.scores())
     second = train(ring, task, tables)
 
     def sent(training: Training) -> float:
         return float(np.mean([step.words_sent for step in training.steps]))
 
-    # Products forward and for the gradients of tables have the outputs of layers, those inward their inputs.
+    # Products forward and for the gradients of tables have the outputs of layers, products backward their inputs.
     outputs = tables.epochs * task.examples * sum(
         2 * layer.outputs + layer.inputs * (layer.number > 1) for layer in task.layers)
     return Row(seed=dense.seed, dense=first.measures[-1], clustered=clustered, trained=second.measures[-1],
@@ -118,11 +115,6 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
                multiplications=sum(step.centroid_multiplications for step in second.steps) / outputs)
 
 
-def _align(config: TrainingConfig) -> int:
-    """Elements of which layers take a multiple: whole groups on nodes that compute."""
-    return GROUP if config.compute == NODE else 1
-
-
 def nodes_for(dense: TrainingConfig, tables: TrainingConfig, *, centroids: int, nodes: int) -> NodeConfig:
     """Nodes for both parts of a seed, with room for lists and indices where they compute."""
     node, data = NodeConfig(), digits()
@@ -130,7 +122,7 @@ def nodes_for(dense: TrainingConfig, tables: TrainingConfig, *, centroids: int, 
         return node
     whole = Classifier(data, dense.hidden)
     whole.initialize(0)  # any weights do
-    task = CentroidClassifier(data, dense.hidden, whole.parameters, centroids=centroids, align=GROUP)
+    task = CentroidClassifier(data, dense.hidden, whole.parameters, centroids=centroids, align=tables.align)
     return engine_node(engine_node(node, whole, dense, nodes=nodes), task, tables, nodes=nodes)
 
 
@@ -139,14 +131,13 @@ def table(rows: Sequence[Row]) -> Table:
     mean = Row(seed=-1, **{field.name: np.mean([getattr(row, field.name) for row in rows])
                            for field in dataclasses.fields(Row) if field.name != "seed"})
 
-    def share(name: str, title: str) -> Column:
+    def percent(name: str, title: str = "") -> Column:
         return Column(name, format=lambda value: f"{100 * value:.2f}", title=title)
 
     return Table("tables of centroids; accuracies in per cent", (
-        Column("seed", of=lambda row: "mean" if row is mean else str(row.seed)), share("dense", "dense"),
-        share("clustered", "clustered"), share("trained", "tables trained"),
-        Column("gain", format=lambda value: f"{100 * value:+.2f}", title="less dense",
-               of=lambda row: row.trained - row.dense),
+        Column("seed", of=lambda row: "mean" if row is mean else str(row.seed)), percent("dense"),
+        percent("clustered"), percent("trained", "tables trained"),
+        Column("gain", lambda value: f"{100 * value:+.2f}", "less dense", of=lambda row: row.trained - row.dense),
         Column("steps", format=".0f"), Column("dense_words", format=",.0f", title="words: dense"),
         Column("table_words", format=",.0f", title="words: tables"), Column("cycles", format=",.0f"),
         Column("multiplications", format=".2f", title="multiplied")), [*rows, mean])

@@ -1,4 +1,4 @@
-"""Estimates of targets beside what they really take."""
+"""Estimates of targets, and the cycles that they really take."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -6,16 +6,15 @@ from fractions import Fraction
 
 from host.labs.estimate.machine import Machine, Opened, opened
 from host.labs.estimate.program import Case, Measured, check, compute_cycles, prepare
-from host.labs.estimate.scaling import Throttled, estimate, plain, throttled
+from host.labs.estimate.scaling import estimate, throttled
 
 __all__ = ["REGISTERS", "Bench", "Row", "check_delay", "compare", "rates_of", "ratios", "throttle"]
 
-#: Register, and place in it, of the throttle of each part.
+#: Register, and lowest bit in it, of the throttle of each part.
 REGISTERS = {"link": ("THROTTLE_LINK", 0), "memory": ("THROTTLE_MEMORY", 0), "compute": ("THROTTLE_COMPUTE", 0),
              "optimizer": ("THROTTLE_COMPUTE", 16), "host": ("THROTTLE_HOST", 0)}
 
-#: Longest delay of a link, and cycles without a word before a new one counts.
-_LONGEST, _QUIET = 255, 300
+_LONGEST, _QUIET = 255, 300  # longest delay of a link, and cycles without a word before a new one counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +24,9 @@ class Row:
     #: Names of the target and of the program.
     target: str
     program: str
-    #: Parameters of the network.
-    length: int
-    #: Whether computing and communicating overlap.
-    overlapped: bool
-    #: Factor of the throttled cycles.
-    alpha: float
+    length: int  # parameters of the network
+    overlapped: bool  # whether computing and communicating overlap
+    alpha: float  # factor of the throttled cycles
     #: Cycles on the execution machine: as it is, throttled, and with every rate halved again.
     execution: float
     first: float
@@ -40,21 +36,20 @@ class Row:
     plain: float
     #: Estimates by one metric only: the cycles of the execution machine, by the ratio of its rate to the target's.
     singles: dict[str, float]
-    #: Cycles of the target, as it was really run.
-    truth: float
+    truth: float  # cycles of the target, as it was really run
 
     def error(self, value: float) -> float:
-        """Deviation of an estimate, as a part of the truth."""
+        """Deviation of an estimate, as a fraction of the truth."""
         return value / self.truth - 1
 
     @property
     def best_single(self) -> tuple[str, float]:
-        """Metric that comes closest alone, and its estimate."""
-        return min(self.singles.items(), key=lambda one: abs(self.error(one[1])))
+        """Metric with the closest estimate, and that estimate."""
+        return min(self.singles.items(), key=lambda single: abs(self.error(single[1])))
 
     @property
     def better(self) -> bool:
-        """Whether the estimate is closer than that of any metric alone."""
+        """Whether the estimate is closer than the estimate by any single metric."""
         return abs(self.error(self.estimate)) < abs(self.error(self.best_single[1]))
 
 
@@ -79,17 +74,14 @@ def check_delay(execution: Machine, target: Machine) -> int:
 
 
 class Bench:
-    """The execution machine, whose nodes have throttles, and what it has measured."""
+    """The execution machine, whose nodes have throttles, and its measurements."""
 
     def __init__(self, opened: Opened):
-        if not opened.machine.node.has("throttles"):
-            raise ValueError(f"Nodes of {opened.machine.name} must have throttles to estimate")
+        self.machine = opened.machine
+        if not self.machine.node.has("throttles"):
+            raise ValueError(f"Nodes of {self.machine.name} must have throttles to estimate")
         self._opened = opened
         self._known: dict[Case, Measured] = {}
-
-    @property
-    def machine(self) -> Machine:
-        return self._opened.machine
 
     def untouched(self, case: Case) -> Measured:
         """A step without throttles."""
@@ -97,23 +89,23 @@ class Bench:
             self._known[case] = self._run(case, {}, 0)
         return self._known[case]
 
-    def throttled(self, case: Case, rates: Throttled, *, delay: int, slower: int = 1) -> float:
-        """Cycles of a step at rates, ``slower`` times slower; its weights are those of a step without throttles."""
-        found = self._run(case, rates.registers(slower=slower), delay)
-        if found.weights != self.untouched(case).weights:
-            raise AssertionError(f"Weights of {case} differ with throttles {rates.registers(slower=slower)}")
-        return found.cycles
+    def throttled(self, case: Case, registers: dict[str, int], *, delay: int) -> float:
+        """Cycles of a throttled step, with the weights of a step without throttles."""
+        measured = self._run(case, registers, delay)
+        if measured.weights != self.untouched(case).weights:
+            raise AssertionError(f"Weights of {case} differ with throttles {registers}")
+        return measured.cycles
 
     def row(self, name: str, case: Case, own: dict[str, Fraction], rates: dict[str, Fraction], *, delay: int,
             truth: float) -> Row:
         """Estimate from the rates of this machine and of a target."""
-        found = throttled(own, rates)
-        first, second = (self.throttled(case, found, delay=delay, slower=slower) for slower in (1, 2))
+        shares = throttled(own, rates)
+        first, second = (self.throttled(case, shares.registers(slower=slower), delay=delay) for slower in (1, 2))
         execution = self.untouched(case).cycles
         return Row(
-            target=name, program=str(case), length=case.length, overlapped=case.overlapped, alpha=float(found.alpha),
-            execution=execution, first=first, second=second, estimate=estimate(found.alpha, first, second),
-            plain=plain(found.alpha, first), truth=truth,
+            target=name, program=str(case), length=case.length, overlapped=case.overlapped, alpha=float(shares.alpha),
+            execution=execution, first=first, second=second, estimate=estimate(shares.alpha, first, second),
+            plain=float(shares.alpha) * first, truth=truth,
             singles={metric: execution * float(own[metric] / rates[metric]) for metric in own})
 
     def _run(self, case: Case, registers: dict[str, int], delay: int) -> Measured:
@@ -127,39 +119,37 @@ def rates_of(execution: Machine, target: Machine,
     """Rates of the execution machine and of a target, for each program; ``ValueError`` if one of them cannot run a
     program, or the target cannot be estimated by the other."""
     check_delay(execution, target)
-    found = []
+    pairs = []
     for case in cases:
         for machine in (execution, target):
             check(machine, case)
         own, others = (machine.rates(compute_cycles(machine, case)) for machine in (execution, target))
         throttled(own, others)
-        found.append((own, others))
-    return found
+        pairs.append((own, others))
+    return pairs
 
 
 def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
             announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
-    """Estimates of programs on a target, which is built and run as well; ``ValueError`` if the target cannot run a
-    program, or not be estimated by this machine; nothing has been built then."""
+    """Estimates of programs on a target, which is built and run as well; ``ValueError``, before anything is built, if
+    the target cannot run a program or be estimated by this machine."""
     cases, execution = list(cases), bench.machine
     rates, delay = rates_of(execution, target, cases), check_delay(execution, target)
     announce(f"{target.name}: build and run")
     with opened(target, announce=lambda stage: announce(f"{target.name}: {stage}")) as real:
         truths = [prepare(real, case).measure().cycles for case in cases]
-    found = []
+    rows = []
     for case, (own, others), truth in zip(cases, rates, truths, strict=True):
         announce(f"{target.name}: estimate, {case}")
-        found.append(bench.row(target.name, case, own, others, delay=delay, truth=truth))
-    return found
+        rows.append(bench.row(target.name, case, own, others, delay=delay, truth=truth))
+    return rows
 
 
 def ratios(bench: Bench, cases: Iterable[Case], pairs: Sequence[tuple[int, int]], *,
            announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
-    """Estimates of faster compute beside the same link, with COMPUTE that stands for engines of more units.
-
-    Pairs are multiply-adds per cycle of the execution machine and of the target, which replace those of cases.
-    """
-    machine, found = bench.machine, []
+    """Estimates of faster compute with the same link; the compute stub stands for engines of more units. Pairs are
+    multiply-adds per cycle of the execution machine and of the target, in place of those of cases."""
+    machine, rows = bench.machine, []
     for case in cases:
         for before, after in pairs:
             announce(f"{before} to {after} MACs, {case}")
@@ -167,6 +157,6 @@ def ratios(bench: Bench, cases: Iterable[Case], pairs: Sequence[tuple[int, int]]
             check(machine, old)
             own = machine.rates(1)
             rates = {**own, "compute": own["compute"] * Fraction(after, before)}
-            found.append(bench.row(f"{before} to {after} MACs", old, own, rates, delay=0,
-                                   truth=bench.untouched(new).cycles))
-    return found
+            rows.append(bench.row(f"{before} to {after} MACs", old, own, rates, delay=0,
+                                  truth=bench.untouched(new).cycles))
+    return rows

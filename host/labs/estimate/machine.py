@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
 """Machines whose times are compared: nodes, links and host ports.
 
-Targets are really built, and so measured beside their estimates.
+Targets are really built, so that estimates can be compared with measurements.
 """
 
 import contextlib
@@ -29,8 +29,7 @@ from sim.verilated.ring import VerilatedRing
 
 __all__ = ["EXECUTION", "NODE", "NODES", "RATIOS", "TARGETS", "Machine", "Opened", "SlowPortNode", "built", "opened"]
 
-#: Nodes of the ring of every machine.
-NODES = 2
+NODES = 2  # nodes of the ring of every machine
 
 #: Node that runs programs: 8 multiply-adds per cycle.
 NODE = NodeConfig(
@@ -44,60 +43,46 @@ class Machine:
 
     name: str
     node: NodeConfig = NODE
-    #: Words per cycle of a link.
-    link: Fraction = Fraction(1)
-    #: Cycles of a link.
-    latency: int = 16
-    #: Cycles of a word of the host port.
-    host: int = 1
+    link: Fraction = Fraction(1)  # words per cycle of a link
+    latency: int = 16  # cycles of a link
+    host: int = 1  # cycles of a word of the host port
 
     def rates(self, compute_cycles: int) -> dict[str, Fraction]:
-        """Rates of all parts, for a program that takes so many cycles of compute on this machine."""
+        """Rates of all parts, for a program that takes ``compute_cycles`` cycles of compute on this machine."""
         return {"link": self.link, "memory": Fraction(self.node.lanes), "compute": Fraction(1, compute_cycles),
                 "optimizer": Fraction(self.node.optimizer.lanes, self.node.optimizer.interval),
                 "host": Fraction(1, self.host)}
 
-    def throttles(self) -> "Machine":
-        """The same machine with throttles."""
-        return dataclasses.replace(self, node=self.node.replace(features=(Throttles(),)))
-
 
 _HALF = Fraction(1, 2)
+_THROTTLED = NODE.replace(features=(Throttles(),))
 
 #: Machine that estimates; its nodes have throttles.
-EXECUTION = Machine(name="8 MACs").throttles()
+EXECUTION = Machine(name="8 MACs", node=_THROTTLED)
 
 #: Multiply-adds per cycle of the execution machine and of the target, in ratios of compute to link.
 RATIOS = ((8, 12), (8, 16), (4, 16))
 
 
-def _node(**sections: object) -> dict[str, object]:
-    return {"node": NODE.replace(**sections)}
-
-
-_THROTTLED = _node(features=(Throttles(),))
-
-
-#: Targets, by name. Those that differ in links alone have the nodes of the machine that estimates, whose throttles
-#: are off then.
-TARGETS = tuple(Machine(name=name, **options) for name, options in {  # type: ignore[arg-type]
-    "16 MACs": _node(compute={"rows": 4}),
-    "4 MACs": _node(compute={"rows": 1}),
-    "link 1/2": {**_THROTTLED, "link": _HALF},
-    "link 1/2, latency x 4": {**_THROTTLED, "link": _HALF, "latency": 64},
-    "latency x 4": {**_THROTTLED, "latency": 64},
-    "optimizer every 4th cycle": _node(optimizer={"interval": 4}),
-    "memory x 2": _node(lanes=8, compute={"rows": 1}),
-    "host port 1/2": {"host": 2},
-    "16 MACs, link 1/2": {**_node(compute={"rows": 4}), "link": _HALF},
-    "all 1/2": {**_node(lanes=2, optimizer={"interval": 2}), "link": _HALF, "host": 2},
-}.items())
+#: Targets. Where only links differ, nodes are those of the machine that estimates, with throttles off.
+TARGETS = (
+    Machine(name="16 MACs", node=NODE.replace(compute={"rows": 4})),
+    Machine(name="4 MACs", node=NODE.replace(compute={"rows": 1})),
+    Machine(name="link 1/2", node=_THROTTLED, link=_HALF),
+    Machine(name="link 1/2, latency x 4", node=_THROTTLED, link=_HALF, latency=64),
+    Machine(name="latency x 4", node=_THROTTLED, latency=64),
+    Machine(name="optimizer every 4th cycle", node=NODE.replace(optimizer={"interval": 4})),
+    Machine(name="memory x 2", node=NODE.replace(lanes=8, compute={"rows": 1})),
+    Machine(name="host port 1/2", host=2),
+    Machine(name="16 MACs, link 1/2", node=NODE.replace(compute={"rows": 4}), link=_HALF),
+    Machine(name="all 1/2", node=NODE.replace(lanes=2, optimizer={"interval": 2}), link=_HALF, host=2),
+)
 
 
 class SlowPortNode(wiring.Component):
-    """A node after a host port that moves one word each way every ``cycles`` cycles, 2 or more.
+    """A node after a host port that moves one word each way every ``cycles`` cycles, 2 or more, without a throttle.
 
-    It is a machine to compare with, and has no throttle. Its members are those of :class:`~hdl.node.Node`.
+    Its members are those of :class:`~hdl.node.Node`.
     """
 
     def __init__(self, config: NodeConfig, *, cycles: int):
@@ -123,23 +108,22 @@ class SlowPortNode(wiring.Component):
 def built(machine: Machine, announce: Callable[[str], None] = lambda stage: None) -> Library:
     """Library of a machine's ring. Arithmetic of nodes without throttles is the processor's own: the same bits and
     cycles, built sooner."""
-    arithmetic = Arithmetic.GATEWARE if machine.node.has("throttles") else Arithmetic.NATIVE
     if machine.host == 1:
-        return build_ring(node_of(machine.node), identity=f"Node({machine.node})", arithmetic=arithmetic,
-                          announce=announce)
-    return build_ring(SlowPortNode(machine.node, cycles=machine.host), arithmetic=arithmetic, announce=announce,
-                      identity=f"SlowPortNode({machine.node}, {machine.host})")
+        node, identity = node_of(machine.node), f"Node({machine.node})"
+    else:
+        node, identity = (SlowPortNode(machine.node, cycles=machine.host),
+                          f"SlowPortNode({machine.node}, {machine.host})")
+    return build_ring(node, identity=identity, announce=announce, arithmetic=(
+        Arithmetic.GATEWARE if machine.node.has("throttles") else Arithmetic.NATIVE))
 
 
 @dataclasses.dataclass
 class Opened:
-    """A machine that runs."""
+    """A running machine."""
 
     machine: Machine
-    #: Its simulated nodes.
-    nodes: OpenRing
-    #: Driver of the nodes, connected by :meth:`restart`.
-    ring: Ring = dataclasses.field(init=False)
+    nodes: OpenRing  # its simulated nodes
+    ring: Ring = dataclasses.field(init=False)  # driver of the nodes, connected by :meth:`restart`
 
     @property
     def simulation(self) -> VerilatedRing:
@@ -158,10 +142,9 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(machine: Machine, *, library: Library | None = None,
-           announce: Callable[[str], None] = lambda stage: None) -> Iterator[Opened]:
-    """A machine's ring, connected; everything goes through the host ports."""
-    with OpenRing(library or built(machine, announce), nodes=NODES, threads=1) as nodes:
+def opened(machine: Machine, *, announce: Callable[[str], None] = lambda stage: None) -> Iterator[Opened]:
+    """A machine's ring, connected; everything passes through the host ports."""
+    with OpenRing(built(machine, announce), nodes=NODES, threads=1) as nodes:
         for link in nodes.simulation.links:
             link.set_latency(data=machine.latency, credit=machine.latency)
             link.set_rate(machine.link.numerator, machine.link.denominator)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,11 +12,11 @@ from host.driver.memory import Buffer
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import known
 from host.driver.ring import Ring
-from host.driver.trace import TraceRecord
 from host.features.compute.engine import Computer
 from host.features.compute.instructions import Array
 from host.features.compute.lists import Lists, compile_lists
 from host.features.compute.text_lists import ListCycles
+from host.features.programs.passes import Passes
 from host.features.programs.program import CompiledProgram
 from host.features.programs.schedules import Computed, Kind, Schedule, build
 from host.labs.estimate.machine import NODES, Machine, Opened
@@ -29,7 +28,7 @@ __all__ = ["NETWORKS", "Case", "Measured", "Step", "check", "compute_cycles", "p
 #: Widths of perceptrons, by their numbers of parameters.
 NETWORKS = {256: (8, 16, 5), 1024: (24, 32, 6), 4832: (64, 64, 10)}
 
-#: Runs of a step of at most so many parameters; of a longer one, the start of nodes makes no difference.
+#: Runs of a short step, with at most ``_SHORT`` parameters; in longer ones the start of nodes makes no difference.
 _RUNS, _SHORT = 4, 1024
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.01, first_decay=0.9)
@@ -39,22 +38,15 @@ _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.0
 class Case:
     """A program."""
 
-    #: Parameters of the network: a key of :data:`NETWORKS`.
-    length: int
-    #: Whether layers are updated while others compute; otherwise all of them are behind the last.
-    overlapped: bool
+    length: int  # parameters of the network: a key of :data:`NETWORKS`
+    overlapped: bool  # whether layers are updated while others compute, rather than all after the last one
     #: Multiply-adds per cycle of COMPUTE, which stands for an engine; 0 for the engines of the nodes.
     macs: int = 0
-    #: Examples of each node.
-    examples: int = 8
+    examples: int = 8  # examples of each node
 
     @property
     def layers(self) -> list[Dense]:
         return layers_of(NETWORKS[self.length])
-
-    @property
-    def schedule(self) -> Schedule:
-        return Schedule(Kind.LAYERS if self.overlapped else Kind.NONE)
 
     def __str__(self) -> str:
         return f"K = {self.length:,}, {'overlapped' if self.overlapped else 'serial'}"
@@ -104,9 +96,9 @@ def compute_cycles(machine: Machine, case: Case) -> int:
                        words=max(node.memories.gradient, node.memories.weight, node.compute.activations))
     program, = lists.programs
     cycles = 0
-    for start, found in zip(program.starts, program.lists(array.engine(scale_mask=scale_mask)), strict=True):
-        words = lists.words[start - program.base:].reshape(-1, INSTRUCTION_WORDS)[:len(found) + 1]
-        cycles += model.walks(list(words)) + sum(model.instruction(one)[1] for one in found)
+    for start, instructions in zip(program.starts, program.lists(array.engine(scale_mask=scale_mask)), strict=True):
+        words = lists.words[start - program.base:].reshape(-1, INSTRUCTION_WORDS)[:len(instructions) + 1]
+        cycles += model.walks(list(words)) + sum(model.instruction(one)[1] for one in instructions)
     return cycles
 
 
@@ -115,13 +107,13 @@ class Measured:
     """A step."""
 
     #: From the first word of the inputs at the host ports, or from the first start of a command where gradients were
-    #: staged before, to the last end of one; the mean of several runs, in which nodes do not start together alike.
+    #: staged before, to the last end of a command; the mean of several runs, in which the starts of nodes differ.
     cycles: float
     weights: bytes
 
 
 class Step:
-    """A training step on a machine that runs."""
+    """A training step on a running machine, which has been loaded with all that it keeps from step to step."""
 
     def __init__(self, opened: Opened, case: Case):
         self._opened, self._case = opened, case
@@ -138,65 +130,41 @@ class Step:
         self._computer = None if case.macs else Computer(self._ring, _lists(opened.machine, case), self._length)
         computed = None if self._computer is None else Computed(
             self._computer.lists.commands, [case.examples] * NODES)
-        self._program: CompiledProgram = build(case.schedule, case.layers, nodes=NODES, costs=costs,
+        schedule = Schedule(Kind.LAYERS if case.overlapped else Kind.NONE)
+        self._program: CompiledProgram = build(schedule, case.layers, nodes=NODES, costs=costs,
                                                depth=node.programs.depth, staged=self._length, computed=computed)
-
-    def load(self) -> None:
-        """Give nodes all that they keep from step to step."""
-        ring = self._ring
         if self._computer is not None:
             self._computer.prepare()
-        ring.programs.load([self._program.commands(rank, NODES) for rank in range(NODES)])
-        ring.settings.write(_SETTINGS)
+        self._ring.programs.load([self._program.commands(rank, NODES) for rank in range(NODES)])
+        self._ring.settings.write(_SETTINGS)
 
     def measure(self) -> Measured:
-        """Run the step from the same weights as ever: short ones several times."""
+        """Run the step from the same weights, several times if it is short."""
         runs = [self._measure() for _ in range(1 if self._length > _SHORT else _RUNS)]
         if len({weights for _, weights in runs}) > 1:
             raise AssertionError(f"Weights of {self._case} differ from run to run")
         return Measured(sum(cycles for cycles, _ in runs) / len(runs), runs[0][1])
 
     def _measure(self) -> tuple[int, bytes]:
-        self._begin()
-        first = self._opened.simulation.cycle
-        self._give()
-        found = self._ring.programs.run(collectives=self._program.collectives)
-        cycles = known(found.outcome.cycles)
+        begun, run = self.run()
+        cycles = known(run.outcome.cycles)
         if self._computer is not None:  # nodes count their time from the first cycle of the simulation on
-            cycles = max(record.time for trace in found.traces for record in trace) - first
+            cycles = max(record.time for trace in run.traces for record in trace) - begun
         return cycles, self._ring.memory.read_weights(self._length).tobytes()
 
-    def durations(self) -> list[int]:
-        """Cycles of each command that computes, of the node where it took longest."""
-        self._begin()
-        self._give()
-        found = self._ring.programs.run(collectives=self._program.collectives)
-        return [max(ends) for ends in zip(*map(_durations, found.traces), strict=True)]
-
-    def _begin(self) -> None:
+    def run(self) -> tuple[int, Passes]:
+        """Run the step once: the cycle in which inputs begin, and the run of the program."""
         self._ring.collectives.distribute(self._weights)
         self._ring.memory.clear_state(self._length)
-
-    def _give(self) -> None:
+        begun = self._opened.simulation.cycle
         if self._computer is None:
             self._ring.memory.write_gradients(list(self._gradients), self._staged)
         else:
             self._computer.give(self._shares)
-
-
-def _durations(trace: Sequence[TraceRecord]) -> list[int]:
-    begun, found = {}, []
-    for record in trace:
-        if record.queue == 0 and not record.end:
-            begun[record.tag] = record.time
-        elif record.queue == 0:
-            found.append(record.time - begun[record.tag])
-    return found
+        return begun, self._ring.programs.run(collectives=self._program.collectives)
 
 
 def prepare(opened: Opened, case: Case) -> Step:
     """Restart a machine, and load the program of a case."""
     opened.restart()
-    step = Step(opened, case)
-    step.load()
-    return step
+    return Step(opened, case)

@@ -21,23 +21,9 @@ import dataclasses
 from collections.abc import Mapping
 from fractions import Fraction
 
-__all__ = ["FULL", "Throttled", "alpha_of", "estimate", "plain", "throttled"]
+__all__ = ["FULL", "Throttled", "estimate", "throttled"]
 
-#: Cycles that a rate of a throttle counts in.
-FULL = 1 << 16
-
-
-def alpha_of(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) -> Fraction:
-    """Ratio in which all rates of the execution machine can stand to those of the target; ``ValueError`` if a rate is
-    not positive, or the machines have rates of different parts."""
-    if execution.keys() != target.keys() or not execution:
-        raise ValueError(f"Machines must have rates of the same parts, not {', '.join(execution) or 'none'} and "
-                         f"{', '.join(target) or 'none'}")
-    for name, rates in (("the execution machine", execution), ("the target", target)):
-        for metric, rate in rates.items():
-            if rate <= 0:
-                raise ValueError(f"Rate {metric} of {name} must be positive, not {rate}")
-    return min(execution[metric] / target[metric] for metric in execution)
+FULL = 1 << 16  # cycles that a rate of a throttle counts in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +31,7 @@ class Throttled:
     """Rates of the execution machine that stand to those of the target in one ratio."""
 
     alpha: Fraction
-    #: Rate of each part, of its full rate: more than 0, and 1 for at least one.
-    shares: dict[str, Fraction]
+    shares: dict[str, Fraction]  # rate of each part, of its full rate: more than 0, and 1 for at least one
 
     def registers(self, *, slower: int = 1) -> dict[str, int]:
         """Cycles of 65,536 in which each part works, ``slower`` times slower; 0 does not throttle."""
@@ -61,19 +46,21 @@ def _register(metric: str, share: Fraction) -> int:
 
 
 def throttled(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) -> Throttled:
-    """Rates that the execution machine is throttled to; ``ValueError`` if a rate would be less than one cycle of
-    65,536 in the second run, too."""
-    alpha = alpha_of(execution, target)
-    found = Throttled(alpha, {metric: alpha * target[metric] / rate for metric, rate in execution.items()})
-    found.registers(slower=2)
-    return found
+    """Rates that the execution machine is throttled to; ``ValueError`` if a rate is not positive, or would be less
+    than one cycle of 65,536 even in the second run, or the machines have rates of different parts."""
+    if execution.keys() != target.keys() or not execution:
+        raise ValueError(f"Machines must have rates of the same parts, not {', '.join(execution) or 'none'} and "
+                         f"{', '.join(target) or 'none'}")
+    for name, rates in (("the execution machine", execution), ("the target", target)):
+        for metric, rate in rates.items():
+            if rate <= 0:
+                raise ValueError(f"Rate {metric} of {name} must be positive, not {rate}")
+    alpha = min(execution[metric] / target[metric] for metric in execution)
+    result = Throttled(alpha, {metric: alpha * target[metric] / rate for metric, rate in execution.items()})
+    result.registers(slower=2)
+    return result
 
 
 def estimate(alpha: Fraction, first: float, second: float) -> float:
     """Time on the target, from that at the throttled rates and that with every rate halved again."""
     return float(alpha) * (second - first) + 2 * first - second
-
-
-def plain(alpha: Fraction, first: float) -> float:
-    """Time on the target as if all of it scaled with the rates."""
-    return float(alpha) * first

@@ -1,11 +1,9 @@
-"""Fused updates in the interleaved order: measured with credits next to the other order, and modelled in slots.
-
-The lab prints the table of docs/ring/interleaved.md.
-"""
+"""Fused updates in the interleaved order, measured with credits next to the other order, and modelled in slots: the
+table of docs/ring/interleaved.md."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from hdl.config import Memories, NodeConfig, Peer, Weights
 from host.columns import Column, Table, show
@@ -25,36 +23,28 @@ class Case:
 
     nodes: int
     length: int
-    #: Fraction of the gradients that are not zero.
-    density: float = 1.0
-    #: ``dense``: zero-value gradients and raw weights; ``mx9``: both in that format.
-    codec: str = "dense"
+    density: float = 1.0  # fraction of the gradients that are not zero
+    codec: str = "dense"  # ``dense``: zero-value gradients and raw weights; ``mx9``: both in that format
 
 
-CASES = (
-    *(Case(nodes=nodes, length=16384) for nodes in (2, 4, 8)),
-    *(Case(nodes=nodes, length=16384, density=0.1) for nodes in (2, 4, 8)),
-    *(Case(nodes=nodes, length=4832) for nodes in (2, 4, 8)),
-    *(Case(nodes=nodes, length=16384, codec="mx9") for nodes in (2, 4, 8)),
-)
+CASES = tuple(Case(nodes=nodes, length=length, density=density, codec=codec)
+              for length, density, codec in ((16384, 1.0, "dense"), (16384, 0.1, "dense"), (4832, 1.0, "dense"),
+                                             (16384, 1.0, "mx9")) for nodes in (2, 4, 8))
 
 
-def _cycles(case: Case, interleaved: bool, announce: Callable[[str], None]) -> int:
-    """Cycles of an update with credits."""
-    config = _NODES[case.codec].replace(role=Peer(interleaved=interleaved))
-    with open_session(config, nodes=case.nodes, host_port=False, latency=LATENCY, announce=announce) as session:
-        return measured_update(session.ring, case.length, case.density)
+def measure() -> Iterator[tuple[Case, int, int]]:
+    """Measure cycles with credits, in the order without the option and in the interleaved one."""
+    def cycles(case: Case, *, interleaved: bool) -> int:
+        config = _NODES[case.codec].replace(role=Peer(interleaved=interleaved))
+        with open_session(config, nodes=case.nodes, host_port=False, latency=LATENCY) as session:
+            return measured_update(session.ring, case.length, case.density)
 
-
-def measure(cases: tuple[Case, ...] = CASES, *, announce: Callable[[str], None] = lambda stage: None
-            ) -> Iterator[tuple[Case, int, int]]:
-    """Measure cycles with credits: those of the order without the option, and of the interleaved one."""
-    for case in cases:
-        yield case, _cycles(case, False, announce), _cycles(case, True, announce)
+    for case in CASES:
+        yield case, cycles(case, interleaved=False), cycles(case, interleaved=True)
 
 
 def modelled(case: Case) -> dict[str, int]:
-    """Cycles in slots by the model; packets have the words of dense ones, since slots are equally long for all."""
+    """Cycles in slots by the model; packets have the words of dense ones, since all slots have one length."""
     form = MX9 if case.codec == "mx9" else DENSE
     update = functools.partial(slot_cycles, case.length, case.nodes, latency=LATENCY, form=form)
     return {"one lap": update(laps=1).cycles, "two laps": update().cycles,
@@ -63,9 +53,9 @@ def modelled(case: Case) -> dict[str, int]:
 
 def table(rows: Iterable[tuple[Case, int, int]]) -> Table:
     """Cycles of cases, and divided by those of the order without the option."""
-    found = [{**dataclasses.asdict(case), "other": other, "interleaved": interleaved, **modelled(case),
-              "kind": case.codec if case.density == 1 else f"{case.density:.0%} not zero"}
-             for case, other, interleaved in rows]
+    records = [{**dataclasses.asdict(case), "other": other, "interleaved": interleaved, **modelled(case),
+                "kind": case.codec if case.density == 1 else f"{case.density:.0%} not zero"}
+               for case, other, interleaved in rows]
 
     def ratio(name: str, *, modelled: bool = True) -> Column:
         return Column(f"{name}_ratio", format=".3f", title=f"{name} / other", modelled=modelled,
@@ -74,7 +64,7 @@ def table(rows: Iterable[tuple[Case, int, int]]) -> Table:
     return Table("cycles of fused updates: measured with credits, and modelled in slots", (
         Column("nodes"), Column("length", format=","), Column("kind"), Column("other", format=","),
         Column("interleaved", format=","), ratio("interleaved", modelled=False), ratio("one lap"), ratio("two laps"),
-        ratio("with messages"), ratio("other order")), found)
+        ratio("with messages"), ratio("other order")), records)
 
 
 def interleaved_lab() -> None:

@@ -15,27 +15,17 @@ from host.training.optimizers import Adam
 
 __all__ = ["job_speed_lab", "train"]
 
-#: Steps of the training.
-_STEPS = 10
+_STEPS = 10  # steps of the training
 
 
 def train(steps: int, *, inputs: int = 784, hidden: int = 128, batch: int = 128
           ) -> tuple[list[float], Figures, float]:
-    """Train a perceptron 784-128-10 on digits by Adam on the nodes.
-
-    Returns
-    -------
-    losses : list of float
-        Loss of each step's batch.
-    figures : Figures
-        Sum of the figures of all steps.
-    seconds : float
-        Processor time of the steps on the ring, without the host's gradients.
-    """
+    """Train a perceptron 784-128-10 on digits by Adam on the nodes: the loss of each step's batch, the sum of the
+    figures of all steps, and the processor seconds of the steps on the ring, without the host's gradients."""
     data = digits()
     side, pixels = int(inputs ** 0.5), data.train_x.reshape(-1, 8, 8)
-    places = np.arange(side) * 8 // side  # each pixel as a block of pixels
-    images = pixels[:, places][:, :, places].reshape(-1, inputs)
+    block = np.arange(side) * 8 // side  # each pixel as a block of pixels
+    images = pixels[:, block][:, :, block].reshape(-1, inputs)
     model = perceptron(inputs, [hidden], data.classes)
     model.initialize(0)
     generator = np.random.default_rng(0)
@@ -44,13 +34,13 @@ def train(steps: int, *, inputs: int = 784, hidden: int = 128, batch: int = 128
         job.load(model.parameters)
         for _ in range(steps):
             chosen = generator.choice(len(images), batch, replace=False)
-            found = [model.differentiate(images[share], data.train_y[share])
-                     for share in np.array_split(chosen, NODES)]
+            passes = [model.differentiate(images[share], data.train_y[share])
+                      for share in np.array_split(chosen, NODES)]
             begun = time.process_time()
-            weights, _ = job.step(np.stack([gradient for _, gradient in found]))
+            weights, _ = job.step(np.stack([gradient for _, gradient in passes]))
             seconds += time.process_time() - begun
             model.parameters[:] = weights
-            losses.append(float(np.mean([loss for loss, _ in found])))
+            losses.append(float(np.mean([loss for loss, _ in passes])))
         return losses, job.figures, seconds
 
 

@@ -1,7 +1,5 @@
-"""Collectives on simulated rings of more than 16 nodes: bits and words against the golden model, cycles against the
-prediction, and the speed of the simulation. ``make large-rings`` prints them.
-
-Each ring carries out an all-reduce and a fused update of as many elements as its small memories hold.
+"""Collectives on simulated rings of more than 16 nodes, an all-reduce and a fused update: bits and words against the
+golden model, cycles against the prediction, and the speed of the simulation. ``make large-rings`` prints them.
 """
 
 import sys
@@ -22,15 +20,14 @@ from host.options import SEEDS, Option, command
 from host.transports.session import LATENCY, Session, open_session
 from sim.golden import ring as golden
 
-__all__ = ["check", "large_rings_lab"]
+__all__ = ["large_rings_lab"]
 
 _SCALARS = {"rule": Rule.SGD, "gradient_scale": 0.25, "learning_rate": 0.1}
-_KINDS = (Collective.ALL_REDUCE, Collective.FUSED_UPDATE)
 
 
 def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.ndarray) -> tuple[int, int, float]:
-    """Cycles of a collective, words of the node that sends most, and cycles that are simulated in a processor second;
-    or a ``ValueError`` if a bit is wrong."""
+    """Cycles of a collective, words of the node that sends most, and cycles simulated per processor second;
+    ``ValueError`` if a bit is wrong."""
     ring, length = session.ring, len(weights)
     ring.memory.write_weights(weights)
     ring.memory.write_gradients(list(gradients))
@@ -52,16 +49,15 @@ def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.
     return outcome.cycles, max(words), speed
 
 
-def check(session: Session, *, latency: int, length: int = SMALL.memories.gradient, seed: int = 0
-          ) -> list[dict[str, Any]]:
-    """Rows of the table of one ring; see :func:`large_rings_lab`."""
+def _rows(session: Session, *, latency: int, length: int, seed: int) -> list[dict[str, Any]]:
+    """Rows of the table of one ring."""
     ring = session.ring
     generator = np.random.default_rng([seed, ring.nodes])
     gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)
     weights = generator.standard_normal(length).astype(np.float32)
     ring.settings.write(Settings(**_SCALARS))
     rows = []
-    for kind in _KINDS:
+    for kind in (Collective.ALL_REDUCE, Collective.FUSED_UPDATE):
         cycles, words, speed = _run(session, kind, gradients, weights)
         predicted = walk(kind, Format(), timing_of(SMALL), length=length, nodes=ring.nodes, latency=latency).cycles
         rows.append({"nodes": ring.nodes, "collective": kind.name.lower().replace("_", " "), "words": words,
@@ -83,6 +79,6 @@ def large_rings_lab(
     for size in numbers("Ring sizes", nodes):
         with open_session(SMALL, nodes=size, latency=latency, host_port=False,
                           announce=lambda stage: print(stage, file=sys.stderr)) as session:
-            rows += check(session, latency=latency, length=length, seed=seed)
+            rows += _rows(session, latency=latency, length=length, seed=seed)
     show(Table(f"{length:,} elements, links of {latency} cycles: bits and words equal", columns_of(
         "nodes:, collective words:, cycles:, predicted:, error:+.2% cycles_per_cpu_second:,.0f"), rows))

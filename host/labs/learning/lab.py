@@ -4,15 +4,14 @@ Study ``schedules`` trains a deep network, 64-32x9-10, by programs. No bit depen
 layers compute with weights that lack the last update.
 
 Study ``formats`` trains a network of one hidden layer with each format in both directions, gradients with residuals;
-with ``--compute``, formats are those of the factors of matrix products, and weights and gradients are raw. Nodes have
-the same bits, so it stands for runs of ``make sim WEIGHTS=… GRADIENTS=…`` or ``make sim COMPUTE_FORMAT=…``, without
-their cycles.
+with ``--compute``, formats are of the factors of matrix products, and weights and gradients are raw. The bits are
+those of ``make sim WEIGHTS=… GRADIENTS=…`` or ``make sim COMPUTE_FORMAT=…``.
 """
 
 import dataclasses
 import enum
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
@@ -43,8 +42,7 @@ class Study(enum.StrEnum):
     FORMATS = "formats"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Defaults:
+class _Defaults(NamedTuple):
     """Defaults of a study."""
 
     values: str
@@ -63,13 +61,11 @@ _STUDIES = {
 
 def learn(data: Dataset, config: TrainingConfig, *, nodes: int = 4, format: str | None = None,
           on_step: Callable[[Training], None] = lambda training: None) -> float:
-    """Train a perceptron on golden nodes, and return its test accuracy.
-
-    Weights and gradients may have a format; what gradients lose goes into those of the next step.
-    """
+    """Train a perceptron on golden nodes, and return its test accuracy. Weights and gradients may have a format;
+    errors of gradients are added to those of the next step."""
     task = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
-    node = NodeConfig() if format is None else NodeConfig(weights=Weights(codec=format), gradients=format)
     length = task.parameters.size
+    node = NodeConfig() if format is None else NodeConfig(weights=Weights(codec=format), gradients=format)
     node = fitted(node, [config.allocation(length)], nodes=nodes)
     if config.overlap is not None:
         node = programmed(node, length, len(config.hidden) + 1, stale=config.overlaps, nodes=nodes)

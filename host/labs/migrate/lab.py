@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,17 +14,17 @@ from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_V
 from hdl.config import NodeConfig, Optimizer, Weights
 from hdl.features.settable_version.feature import SettableVersion
 from host.checkpoints.keys import key_of, read_key, user_key
+from host.columns import Column, Table, columns_of
 from host.console import Progress, shown, thread_count
 from host.driver.memory import fitted
 from host.labs.kit import BUILD, Results, end
-from host.labs.migrate import report
 from host.migration.migrate import Downtime, Entry, Ledger, migrate
 from host.migration.site import WORD_BITS, Fabric, Keys, Site
 from host.models.digits import digits
 from host.models.layers import widths
 from host.options import SEEDS, Option, Section, check_range, command, option
 from host.output import prepare
-from host.schema import write_report
+from host.schema import Schema, write_report
 from host.training.optimizers import OptimizerName, create
 from host.training.record import TrainingConfig
 from host.training.workloads import Classifier
@@ -37,6 +37,10 @@ _FILES = ("migrate.json", "ledger.json", "source/checkpoint.tar", "target/checkp
 _OPTIMIZERS, _TRANSPORTS = ("momentum", "adam"), ("verilated", "board", "serial")
 #: Boards with nodes that train in binary32.
 _JOBS = [name for name in BOARDS.present if BOARDS[name].node.has_ring]
+
+#: Report of a migration.
+SCHEMA = Schema("gradring.migration", 1, columns_of(
+    Downtime, "cycles bound nodes steps after optimizer weights gradients transport source board line bit_exact"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,24 +160,20 @@ def migrate_lab(
     ledger.commit(Entry("source", 0))
     with results.progress() as progress:
         downtime, lines, same = _compare(sites, ledger, after=job.after, steps=job.steps, progress=progress)
-    results.show(report.table(downtime), *_lines(downtime, lines, nodes=count),
+    results.show(Table("cycles in which the job stood still", columns_of(
+        "read:, load:, read_back:, start:,", Column("cycles", ",", "in all"), "bound:,.0f"), [downtime]))
+    results.show(*(f"{site}: the words of a pass take {wire:,} cycles on the board's line, {count} nodes * "
+                   f"{downtime.live_words:,} words * {WORD_BITS} * clock / baud"
+                   for site, wire in lines.items() if wire),
                  f"{downtime.live_words:,} live words a node · moved after step {job.after} of {job.steps} · final "
                  f"weights, state and losses {'have' if same else 'have NOT'} the bits of the run that stayed")
-    path = write_report(report.SCHEMA.report({
+    path = write_report(SCHEMA.report({
         **dataclasses.asdict(downtime), "cycles": downtime.cycles, "bound": downtime.bound, "nodes": count,
         "steps": job.steps, "after": job.after, "optimizer": job.optimizer, "weights": job.weights,
         "gradients": job.gradients, "transport": ends.transport, "source": ends.source_transport,
         "board": ends.board, "line": lines, "bit_exact": same}), output, _FILES[0])
     results.show(shown(path))
     end(not same)
-
-
-def _lines(downtime: Downtime, lines: dict[str, int], *, nodes: int) -> Iterator[str]:
-    """Lines about the sites with boards."""
-    for name, wire in lines.items():
-        if wire:
-            yield (f"{name}: the words of a pass take {wire:,} cycles on the board's line, {nodes} nodes * "
-                   f"{downtime.live_words:,} words * {WORD_BITS} * clock / baud")
 
 
 def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: int, config: TrainingConfig,
@@ -185,19 +185,20 @@ def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: 
     if built is not None and fitted(built.node, need, nodes=nodes, planes=built.node.memories.planes) != built.node:
         raise ValueError(f"Model must have room in the memories of {ends.board}, not {length:,} parameters")
     node, slower = (fitted(job.node(interval), need, nodes=nodes) for interval in (1, target.interval))
-    opened = functools.partial(_fabric, nodes=nodes, board=built, device=ends.device)
+    ring = functools.partial(_fabric, nodes=nodes)
+    board = functools.partial(ring, board=built, device=ends.device)
     return [Site(name, output / name, fabric=fabric, workload=lambda: Classifier(data, config.hidden), config=config,
                  keys=keys)
             for name, fabric in (
-                ("source", opened(node, transport=TransportName(ends.source_transport))),
-                ("target", opened(slower, latency=target.latency, threads=target.threads,
-                                  transport=TransportName(ends.transport))),
-                ("stays", _fabric(node, nodes=nodes)))]
+                ("source", functools.partial(board, node, transport=TransportName(ends.source_transport))),
+                ("target", functools.partial(board, slower, latency=target.latency, threads=target.threads,
+                                             transport=TransportName(ends.transport))),
+                ("stays", functools.partial(ring, node)))]
 
 
 def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progress: Progress) -> (
         tuple[Downtime, dict[str, int], bool]):
-    """Do the run that stays and the one that moves; the time in which the job stood still, cycles of a pass on the
+    """Do the run that stays and the run that moves; the time in which the job stood still, cycles of a pass on the
     line of each site, and whether both runs end with the same bits."""
     source, target, stays = sites
     try:
@@ -217,10 +218,11 @@ def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progr
             site.close()
 
 
+@contextlib.contextmanager
 def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: int = 1,
             transport: TransportName = TransportName.VERILATED, board: BoardConfig | None = None,
-            device: str | None = None) -> Callable[[], contextlib.AbstractContextManager[Fabric]]:
-    """Opens a ring, or a board, of the build of a ``board`` if that is given."""
+            device: str | None = None) -> Iterator[Fabric]:
+    """A ring, or a board; a ``board`` gives its configuration, clock and baud rate."""
     options: dict[str, Any] = {"latency": latency, "threads": threads}
     line = None
     if transport is not TransportName.VERILATED:
@@ -230,27 +232,21 @@ def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: 
     if transport is TransportName.SERIAL:
         assert line is not None
         options = {"device": device, "frequency": line[0], "baud": line[1]}
-
-    @contextlib.contextmanager
-    def opens() -> Iterator[Fabric]:
-        with open_session(config, nodes=nodes, transport=transport, **options) as session:
-            # A board counts cycles that a load clears, so there the time of the clock counts.
-            clock = ((lambda: int(time.monotonic() * line[0])) if transport is TransportName.SERIAL and line
-                     else (lambda: session.cycle))
-            yield Fabric(session.ring, clock, line)
-
-    return opens
+    with open_session(config, nodes=nodes, transport=transport, **options) as session:
+        # A load clears the cycles that a board counts, so time is taken from the host's clock there.
+        clock = ((lambda: int(time.monotonic() * line[0])) if transport is TransportName.SERIAL and line
+                 else (lambda: session.cycle))
+        yield Fabric(session.ring, clock, line)
 
 
 def _finish(site: Site, progress: Progress) -> tuple[list[bytes], list[float]]:
-    """Do the rest of a run: bits of the nodes, which are those of the golden model, and losses."""
+    """Do the rest of a run: bits of the nodes, equal to the golden model's, and losses."""
     run = site.run
     assert run is not None
     training = run.executor.training
     run.train(on_block=lambda: progress.advance(f"loss {training.steps[-1].loss:.4f}"))
     run.finish()
-    losses = [step.loss for step in training.steps]
     state = run.state()
     reference = state["memory"]["reference"]
     arrays = [state["parameters"], reference["weights"], reference["master"], *reference["state"]]
-    return [array.tobytes() for array in arrays], losses
+    return [array.tobytes() for array in arrays], [step.loss for step in training.steps]

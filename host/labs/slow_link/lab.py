@@ -1,9 +1,10 @@
 """Fused updates on a ring with a slow link, measured and modelled: a block for each rank, or one root for all blocks.
 
-The lab measures the rows of docs/ring/one_owner.md and writes them to build/slow_link/slow_link.json.
+The rows of docs/ring/one_owner.md; they are written to build/slow_link/slow_link.json.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
@@ -42,14 +43,10 @@ class Case:
     nodes: int
     length: int
 
-    #: Words per cycle of the slow link.
-    rate: Fraction = _RATE
-    #: Rank that sends on it.
-    link: int = 1
-    #: Fraction of the gradients that are not zero.
-    density: float = 1.0
-    #: Cycles of each link.
-    latency: int = LATENCY
+    rate: Fraction = _RATE  # words per cycle of the slow link
+    link: int = 1  # rank that sends on it
+    density: float = 1.0  # fraction of the gradients that are not zero
+    latency: int = LATENCY  # cycles of each link
 
 
 #: Rows of the page, those that gain nothing too.
@@ -67,8 +64,7 @@ class Row:
     """Cycles of one case."""
 
     case: Case
-    #: A block for each rank, all links at full rate.
-    clean: int
+    clean: int  # a block for each rank, all links at full rate
     #: A block for each rank, and all blocks of the node that drives the slow link, with that link slow.
     block_offset: int
     root_reduce: int
@@ -77,23 +73,19 @@ class Row:
     modelled_block_offset: float
     modelled_root_reduce: float
 
-    #: Rate of the slow link that the host has measured.
-    measured: float
-    #: Root that the host chooses; None for a block for each rank.
-    root: int | None
+    measured: float  # rate of the slow link that the host has measured
+    root: int | None  # root that the host chooses; None for a block for each rank
 
     @property
     def bar(self) -> float | None:
-        """Most that root_reduce / clean may be, if there is such a bar."""
-        plain = self.case == Case(nodes=self.case.nodes, length=self.case.length)
-        return BARS.get((self.case.nodes, self.case.length)) if plain else None
+        """Maximum of root_reduce / clean, if there is one."""
+        size = self.case.nodes, self.case.length
+        return BARS.get(size) if self.case == Case(nodes=size[0], length=size[1]) else None
 
 
 def measured_update(ring: Ring, length: int, density: float) -> int:
-    """Cycles of a fused update by SGD, of random vectors, with bits that are compared with the golden model.
-
-    The density is the fraction of the gradients that are not zero.
-    """
+    """Cycles of a fused update by SGD, compared bit for bit with the golden model, of random vectors with a fraction
+    ``density`` of gradients that are not zero."""
     generator = np.random.default_rng(length)
     weights = generator.standard_normal(length).astype(np.float32)
     gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)
@@ -118,20 +110,19 @@ def _update(ring: Ring, case: Case, root: int | None) -> int:
     return cycles
 
 
-def measure(cases: tuple[Case, ...] = CASES, *, node: NodeConfig = NODE,
-            announce: Callable[[str], None] = lambda stage: None) -> Iterator[Row]:
-    """Measure cases, in order; ``announce`` is called with the name of each stage of a build as it begins."""
-    for case in cases:
-        with open_session(node, nodes=case.nodes, host_port=False, latency=case.latency,
-                          slow_link=None, announce=announce) as session:
+def measure(*, announce: Callable[[str], None]) -> Iterator[Row]:
+    """Measure all cases, in order; ``announce`` is called with the name of each stage of a build as it begins."""
+    for case in CASES:
+        opened = functools.partial(open_session, NODE, nodes=case.nodes, host_port=False, latency=case.latency,
+                                   announce=announce)
+        with opened() as session:
             clean = _update(session.ring, case, None)
-        with open_session(node, nodes=case.nodes, host_port=False, latency=case.latency,
-                          slow_link=(case.link, case.rate), announce=announce) as session:
+        with opened(slow_link=(case.link, case.rate)) as session:
             ring = session.ring
             rates = link_rates(ring)
             root = choose(ring, case.length, rates, latency=case.latency).root
             options = {"rates": [float(case.rate) if rank == case.link else 1.0 for rank in range(case.nodes)],
-                       "latency": case.latency, "segment": node.segment, "credits": node.link.ingress}
+                       "latency": case.latency, "segment": NODE.segment, "credits": NODE.link.ingress}
             yield Row(case=case, clean=clean, block_offset=_update(ring, case, None),
                       root_reduce=_update(ring, case, case.link),
                       modelled_block_offset=update_cycles(case.length, case.nodes, **options),
@@ -142,14 +133,15 @@ def measure(cases: tuple[Case, ...] = CASES, *, node: NodeConfig = NODE,
 def table(rows: Sequence[Row]) -> Table:
     """Cycles of cases, divided by those of the block offset on links of full rate."""
     def case_of(row: Row) -> str:
-        notes = ((f"{row.case.density:.0%} not zero", row.case.density < 1),
-                 (f"links of {row.case.latency} cycles", row.case.latency != LATENCY))
-        return ", ".join([f"{float(row.case.rate):.2f}", *(note for note, wanted in notes if wanted)])
+        text = f"{float(row.case.rate):.2f}"
+        if row.case.density < 1:
+            text += f", {row.case.density:.0%} not zero"
+        return text if row.case.latency == LATENCY else f"{text}, links of {row.case.latency} cycles"
 
     def ratio(name: str, *, modelled: bool = False) -> Column:
         return Column(name, format=".3f", modelled=modelled, of=lambda row: (
             None if modelled and row.case.density < 1
-            else getattr(row, f"modelled_{name}" if modelled else name) / row.clean))
+            else getattr(row, f"{'modelled_' * modelled}{name}") / row.clean))
 
     return Table("cycles of fused updates with a slow link", (
         Column("nodes", of=lambda row: row.case.nodes),

@@ -1,8 +1,7 @@
-"""Workers of a Dask cluster, on as many machines as it has, which do a sweep's jobs.
+"""Workers of a Dask cluster, on any number of machines, which do a sweep's jobs.
 
-A job's needs are futures, so the scheduler knows the order. A worker that dies is replaced by its nanny, and what it
-was doing is done again by another. A job whose result is in the folder already is never done again: neither one whose
-worker died right after it, nor one that only the sweep's earlier start has done.
+A job's needs are futures, so the scheduler knows the order. A worker that dies is replaced by its nanny, and another
+worker does its job again, unless the result is in the folder already, from this start of the sweep or an earlier one.
 
 Workers need the same sources, and see the folder of the results by the same path. A library that another machine has
 built is built again by the first run that needs it.
@@ -17,14 +16,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from host.labs.sweep.jobs import Ended, Engine, Job, JobKind, Running, SweepError, load
-from host.labs.sweep.worker import QUIET, attempt, order_of
+from host.labs.sweep.jobs import Ended, Engine, Job, Running, SweepError, load
+from host.labs.sweep.worker import QUIET, attempt, job_of, order_of
 from host.printable import one_line
 
 __all__ = ["ClusterEngine", "needed"]
 
-#: Seconds in which a scheduler must answer.
-_ANSWERS = 10
+_ANSWERS = 10  # seconds in which a scheduler must answer
 
 
 def needed() -> None:
@@ -35,7 +33,7 @@ def needed() -> None:
 
 
 async def _identity(scheduler: str) -> Any:
-    """Answer to the question that all servers of Dask know."""
+    """Answer to the request that all servers of Dask know."""
     from distributed.comm import connect
 
     connection = await connect(scheduler, timeout=_ANSWERS)
@@ -47,13 +45,13 @@ async def _identity(scheduler: str) -> Any:
 
 
 def _check(scheduler: str) -> None:
-    """Raise a :class:`SweepError` unless a scheduler answers: a client would wait for what is none, and print its
+    """Raise a :class:`SweepError` unless a scheduler answers: a client would wait for anything else, and print
     tracebacks."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        found = asyncio.run(asyncio.wait_for(_identity(scheduler), _ANSWERS))
-        kind = found.get("type") if isinstance(found, dict) else "program without a name"
+        answer = asyncio.run(asyncio.wait_for(_identity(scheduler), _ANSWERS))
+        kind = answer.get("type") if isinstance(answer, dict) else "program without a name"
         reason = "" if kind == "Scheduler" else f"it is a {kind}"
     except TimeoutError:
         reason = f"it has not done so within {_ANSWERS} seconds"
@@ -66,15 +64,13 @@ def _check(scheduler: str) -> None:
 
 
 def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[str, Any]:
-    """Do a job on a worker, after those that it needs; its seconds, and its error if it fails."""
-    begun = time.monotonic()
+    """Do a job on a worker, after the jobs that it needs; its name, its seconds, and its error if it fails."""
+    begun, error = time.monotonic(), None
+    job = job_of(order)
     failed = next((need["name"] for need in needs if need["error"] is not None), None)
-    job = Job(kind=JobKind(order["kind"]), name=order["name"], parameters=order["parameters"])
     if failed is not None:
-        error: str | None = f"{failed} has failed"
-    elif job.digest == order["digest"] and load(Path(folder), job) is not None:
-        error = None
-    else:
+        error = f"{failed} has failed"
+    elif job.digest != order["digest"] or load(Path(folder), job) is None:
         error = attempt(order, Path(folder))
     return {"name": job.name, "seconds": time.monotonic() - begun, "error": error}
 
@@ -94,16 +90,12 @@ class ClusterEngine(Engine):
             self._client = Client(scheduler, timeout=_ANSWERS, set_as_default=False)
         except (OSError, ValueError) as error:
             raise SweepError(f"Scheduler {scheduler} must be one of Dask that answers: {error}") from None
-        self._cores: int = sum(self._client.nthreads().values())
-        if not self._cores:
+        self.cores = sum(self._client.nthreads().values())
+        if not self.cores:
             self._client.close()
             raise SweepError(f"Scheduler {scheduler} must have workers, not none")
         self._jobs: dict[str, Job] = {}
         self._futures: dict[str, Any] = {}
-
-    @property
-    def cores(self) -> int:
-        return self._cores
 
     def submit(self, job: Job, needs: Sequence[str]) -> None:
         self._jobs[job.name] = job
@@ -135,7 +127,7 @@ class ClusterEngine(Engine):
 
     def _ended(self, name: str, future: Any) -> Ended:
         if future.status == "finished":
-            found = future.result()
-            return Ended(self._jobs[name], found["seconds"], found["error"])
+            result = future.result()
+            return Ended(self._jobs[name], result["seconds"], result["error"])
         return Ended(self._jobs[name], 0.0, f"Its workers have died, or it was cancelled: {future.exception()!r}"
                      if future.status == "error" else "It was cancelled")

@@ -1,8 +1,5 @@
-"""Execution of a sweep's jobs, by worker processes of this machine or by another engine, with an estimate of the time
-that is left.
-"""
+"""Execution of a sweep's jobs, by worker processes of this machine or by another engine, with the time left."""
 
-import collections
 import contextlib
 import dataclasses
 import json
@@ -47,7 +44,7 @@ class _Worker:
     def start(self, job: Job) -> None:
         self.job, self.stage, self.begun = job, "", time.monotonic()
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its end will be seen
+        with contextlib.suppress(BrokenPipeError):  # :meth:`answers` reports its end
             self.process.stdin.write(json.dumps(order_of(job)).encode() + b"\n")
             self.process.stdin.flush()
 
@@ -58,21 +55,21 @@ class _Worker:
 
     def answers(self) -> list[dict[str, Any]] | None:
         """Answers of the process since the last call; None when it has ended."""
-        found = os.read(self.output.fileno(), 1 << 16)
-        if not found:
+        text = os.read(self.output.fileno(), 1 << 16)
+        if not text:
             return None
-        *lines, self._text = (self._text + found).split(b"\n")
+        *lines, self._text = (self._text + text).split(b"\n")
         return [json_files.parse_product(line) for line in lines]
 
     def obituary(self) -> str:
-        """The way in which the process has ended."""
+        """How the process has ended."""
         code = self.process.wait(GRACE)
         how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
         last = self._log.read_text(errors="replace").strip().splitlines()[-5:]
         return "\n".join([f"The process that did it has ended {how}", *last])
 
     def end(self) -> None:
-        """Close its standard input: the process ends itself and all that it has started."""
+        """Close its standard input: the process ends itself and all processes that it has started."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -90,7 +87,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def _workers(folder: Path, count: int) -> Iterator[list[_Worker]]:
-    """Worker processes, all of which are gone in the end even after an error."""
+    """Worker processes, which end with the context, even after an error."""
     workers: list[_Worker] = []
     try:
         for number in range(count):
@@ -104,19 +101,16 @@ def _workers(folder: Path, count: int) -> Iterator[list[_Worker]]:
 
 
 class LocalEngine(Engine):
-    """Processes that do a job each, so many at a time."""
+    """Processes of this machine, each of which does a job at a time."""
 
     def __init__(self, folder: Path, processes: int):
         if processes < 1:
             raise ValueError(f"Jobs at a time must be at least 1, not {processes!r}")
+        self.cores = min(processes, os.cpu_count() or 1)
         self._folder = folder
         self._processes = processes
-        self._waiting: collections.OrderedDict[str, tuple[Job, set[str]]] = collections.OrderedDict()
+        self._waiting: dict[str, tuple[Job, set[str]]] = {}
         self._unfinished: set[str] = set()
-
-    @property
-    def cores(self) -> int:
-        return min(self._processes, os.cpu_count() or 1)
 
     def submit(self, job: Job, needs: Sequence[str]) -> None:
         self._waiting[job.name] = job, set(needs)
@@ -151,7 +145,7 @@ class LocalEngine(Engine):
                     yield from self._hear(worker, answers)
 
     def _give(self, worker: _Worker) -> None:
-        """The first job whose needs are met, if there is one."""
+        """Give a worker the first job with all needs met, if there is one."""
         ready = next((job for job, needs in self._waiting.values() if not self._unfinished & needs), None)
         if ready is not None:
             del self._waiting[ready.name]
@@ -186,12 +180,11 @@ class State:
     #: Seconds so far, and an estimate of those to come.
     spent: float
     left: float
-    #: Name of each worker's job, and its stage.
-    running: list[tuple[str, str]]
+    running: list[tuple[str, str]]  # name of each worker's job, and its stage
 
 
 def pending(jobs: Iterable[Job], folder: Path) -> list[Job]:
-    """Jobs that have to be done: without a result, and for builds, with a run that needs it."""
+    """Jobs without a result, except builds that no such run needs."""
     left = [job for job in jobs if load(folder, job) is None]
     needed = {name for job in left for name in job.needs}
     return [job for job in left if job.kind is not JobKind.BUILD or job.name in needed]
@@ -200,72 +193,61 @@ def pending(jobs: Iterable[Job], folder: Path) -> list[Job]:
 def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, processes: int = 2,
             ended: Callable[[Ended], None] = lambda job: None,
             tick: Callable[[State], None] = lambda state: None) -> list[Ended]:
-    """Do jobs that have no result yet, and return those that failed or that need one that did.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the results.
-    engine : Engine, optional
-        What does them; by default ``processes`` of this machine, so many jobs at a time.
-    ended, tick : callable
-        Called with each job that has ended, and with the state now and then.
+    """Do jobs that have no result in ``folder`` yet, by default in ``processes`` processes of this machine, and
+    return the jobs that failed or that need a failed one. ``ended`` is called with each job that has ended, ``tick``
+    with the state now and then.
     """
     engine = LocalEngine(folder, processes) if engine is None else engine
     folder.mkdir(parents=True, exist_ok=True)
     left = {job.name: job for job in pending(jobs, folder)}
-    failures: list[Ended] = []
     if not left:
-        return failures
+        return []
+    failures: list[Ended] = []
     clock = _Clock({job.name: history(folder, job) for job in left.values()}, engine.cores)
     unfinished = set(left)
     for job in left.values():
         engine.submit(job, [name for name in job.needs if name in left])
     with engine.run() as steps:
         for step in steps:
-            if isinstance(step, Ended):
-                unfinished.discard(step.job.name)
-                clock.ended(step.job, step.seconds)
-                ended(step)
-                if step.error is not None:
-                    failures.append(step)
-            else:
-                tick(_state(step, clock, total=len(left), unfinished=unfinished))
+            if isinstance(step, Running):
+                tick(State(done=len(left) - len(unfinished), total=len(left), spent=clock.spent,
+                           left=clock.left(unfinished, {name: seconds for name, _, seconds in step.jobs}),
+                           running=[(name, stage) for name, stage, _ in step.jobs]))
+                continue
+            unfinished.discard(step.job.name)
+            clock.ended(step)
+            ended(step)
+            if step.error is not None:
+                failures.append(step)
     return failures
 
 
-def _state(running: Running, clock: "_Clock", *, total: int, unfinished: set[str]) -> State:
-    return State(done=total - len(unfinished), total=total, spent=clock.spent,
-                 left=clock.left(unfinished, [(name, seconds) for name, _, seconds in running.jobs]),
-                 running=[(name, stage) for name, stage, _ in running.jobs])
-
-
 class _Clock:
-    """Estimate of the time left, from the jobs' estimates and from their errors so far."""
+    """Estimate of the time left, from the jobs' estimates and the errors of these so far."""
 
     def __init__(self, expected: Mapping[str, float], cores: int):
         self._expected = expected
         self._cores = cores
         self._begun = time.monotonic()
-        self._guessed = self._took = 30.0  # so that one job alone does not decide
+        self._guessed = self._took = 30.0  # so that no single job decides
 
     @property
     def spent(self) -> float:
         return time.monotonic() - self._begun
 
-    def ended(self, job: Job, seconds: float) -> None:
-        self._guessed += self._expected[job.name]
-        self._took += seconds
+    def ended(self, step: Ended) -> None:
+        self._guessed += self._expected[step.job.name]
+        self._took += step.seconds
 
-    def left(self, unfinished: Iterable[str], running: Iterable[tuple[str, float]]) -> float:
+    def left(self, unfinished: Iterable[str], running: Mapping[str, float]) -> float:
+        """Seconds until all jobs have ended; ``running`` has the seconds of running ones."""
         factor = self._took / self._guessed
         rest = factor * sum(self._expected[name] for name in unfinished)
-        for name, seconds in running:
-            rest -= min(seconds, 0.9 * factor * self._expected[name])
+        rest -= sum(min(seconds, 0.9 * factor * self._expected[name]) for name, seconds in running.items())
         return max(rest, 0.0) / self._cores
 
 
 def estimate(jobs: Iterable[Job], folder: Path, cores: int) -> float:
-    """Estimate of the seconds that :func:`execute` will take, with so many jobs at a time."""
+    """Estimate of the seconds that :func:`execute` will take, with ``cores`` jobs at a time."""
     expected = {job.name: history(folder, job) for job in pending(jobs, folder)}
-    return _Clock(expected, min(cores, os.cpu_count() or 1)).left(expected, [])
+    return _Clock(expected, min(cores, os.cpu_count() or 1)).left(expected, {})

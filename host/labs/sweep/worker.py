@@ -1,4 +1,4 @@
-"""The process that does a sweep's jobs: builds, training runs, placements and counts of cells."""
+"""Worker process of a sweep: builds, training runs, placements and counts of cells."""
 
 import importlib
 import json
@@ -29,14 +29,11 @@ from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classif
 from sim import json_files
 from sim.verilated import toolchain
 
-__all__ = ["GRACE", "QUIET", "attempt", "order_of", "work"]
+__all__ = ["GRACE", "QUIET", "attempt", "job_of", "order_of", "work"]
 
-#: Sequences in a step of text.
-BATCH = 64
-#: Seconds that a worker has to end all that it has started, before it is killed.
-GRACE = 3
-#: Seconds between two signs of life.
-QUIET = 0.5
+BATCH = 64  # sequences in a step of text
+GRACE = 3  # seconds in which a worker must end all its processes, before it is killed
+QUIET = 0.5  # seconds between two signs of life
 _ERRORS = (ValueError, OSError, DeviceError, RingError, TrainingError, toolchain.ToolError)
 
 
@@ -116,43 +113,44 @@ def _engine_figures(outcome: Training, task: Classifier, training: TrainingConfi
 def _synthesise(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[str, Any]:
     """Place a unit, or count its cells if there are no seeds."""
     synth = importlib.import_module("boards.synth")
-    work = synth.measure if "seeds" in parameters else synth.count
-    options = {name: value for name, value in parameters.items() if name != "unit"}
+    work: Callable[..., dict[str, Any]] = synth.measure if "seeds" in parameters else synth.count
+    unit, options = parameters["unit"], {name: value for name, value in parameters.items() if name != "unit"}
     try:
-        found: dict[str, Any] = work(parameters["unit"], **options,
-                                     progress=lambda text: announce(text.partition(": ")[2]))
+        return work(unit, **options, progress=lambda text: announce(text.partition(": ")[2]))
     except synth.SynthesisError as error:
         raise toolchain.ToolError(str(error)) from None
-    return found
 
 
 _WORK = {JobKind.BUILD: _build, JobKind.RUN: _run, JobKind.PLACE: _synthesise, JobKind.COUNT: _synthesise}
 
 
 def _end_group() -> None:
-    """End this process and all that it has started. It tidies up first, if that is quickly done."""
+    """End this process and all that it has started, with a short time to tidy up."""
     os.killpg(0, signal.SIGINT)
     for _ in range(int(GRACE / QUIET)):
         time.sleep(QUIET)
-        os.killpg(0, signal.SIGTERM)  # of tools, those that were started meanwhile
+        os.killpg(0, signal.SIGTERM)  # for tools that were started meanwhile
     os.killpg(0, signal.SIGKILL)
 
 
 def _core_seconds() -> float:
-    """Seconds for which this process and the tools that it has run have kept a core busy."""
-    times = os.times()
-    return sum(times[:4])
+    """Seconds for which this process and its tools have kept a core busy."""
+    return sum(os.times()[:4])
 
 
 def order_of(job: Job) -> dict[str, Any]:
-    """The order to do a job: what another process needs to know of it, ready for JSON."""
+    """The order to do a job, for another process, ready for JSON."""
     return {"kind": job.kind.value, "name": job.name, "parameters": job.parameters, "digest": job.digest}
 
 
+def job_of(order: dict[str, Any]) -> Job:
+    """The job of an order."""
+    return Job(kind=JobKind(order["kind"]), name=order["name"], parameters=order["parameters"])
+
+
 def attempt(order: dict[str, Any], folder: Path, announce: Callable[[str], None] = lambda stage: None) -> str | None:
-    """Do a job and keep its result in a folder; its error, if it fails."""
-    job = Job(kind=JobKind(order["kind"]), name=order["name"], parameters=order["parameters"])
-    begun = _core_seconds()
+    """Do a job and write its result to a folder; its error, if it fails."""
+    job, begun = job_of(order), _core_seconds()
     try:
         if job.digest != order["digest"]:
             raise SweepError("Sources have changed since the sweep began; start it again")
@@ -166,10 +164,10 @@ def attempt(order: dict[str, Any], folder: Path, announce: Callable[[str], None]
 
 
 def work(folder: str) -> None:
-    """Do the jobs that come in, one per line of standard input, and keep their results in a folder.
+    """Do the jobs that come in, one per line of standard input, and write their results to a folder.
 
-    Lines of standard output tell the progress of each. When standard input ends, because the sweep has or because
-    it was killed, so does this process with all that it has started; it must lead a process group.
+    Lines of standard output report their progress. When standard input ends, with the sweep or because the sweep was
+    killed, this process ends with all that it has started; it must lead a process group.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # where the output of tools and libraries belongs

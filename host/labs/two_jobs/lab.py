@@ -26,7 +26,7 @@ from host.driver.results import Outcome, known
 from host.driver.ring import Ring
 from host.driver.transport import Transport
 from host.driver.words import Words
-from host.features.slots.slot_jobs import rings_of_jobs
+from host.features.slots.rings import rings_of_jobs
 from host.labs.kit import end
 from host.training.reference import Reference
 from host.transports.backdoor import BackdoorTransport, PortTime
@@ -37,23 +37,23 @@ from sim.verilated.build import Library, build_ring
 
 __all__ = ["BEHAVIOURS", "CONFIG", "Jobs", "measure", "open_jobs", "two_jobs_lab"]
 
-#: Nodes of both jobs that the figures are of; and those of one job on a ring of its own.
+#: Nodes of both jobs, and nodes of one job on a ring of its own.
 CONFIG = NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False, link=JobSlots(ingress=15),
                     role=Peer(interleaved=True), programs=Programs())
 ALONE = CONFIG.replace(link=Slots(ingress=15))
 
-#: Most cycles of both jobs together, over one after the other on nodes with slots of their own.
+#: Maximum of the cycles of both jobs together, divided by those of one after the other on nodes with their own slots.
 MOST = 1.20
 
 _NODES = 8
 _SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
-#: Commands of the job that is looked at.
+#: Commands of the measured job.
 OPERATIONS = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.BROADCAST)
 
 
 class _LateTransport:
-    """A transport whose next requests wait for so many cycles as ``late`` says."""
+    """A transport that delays its next requests by ``late`` cycles."""
 
     def __init__(self, transport: Transport, run: Callable[[int], int]) -> None:
         self._transport, self._run, self._held = transport, run, list[Words]()
@@ -88,29 +88,24 @@ class Jobs:
     #: Transports to all nodes, whose requests can be late.
     late: list[_LateTransport]
     config: NodeConfig
-    #: Elements of all commands.
-    length: int
-    #: Cycles that nodes wait for each other.
-    timeout: int
-    #: Cycles from one command of the job that is looked at to the next.
-    span: int
+    timeout: int  # cycles that nodes wait for each other
 
     def run_until(self, cycle: int) -> None:
-        """Run to a cycle that is to come."""
+        """Run to a later cycle."""
         if cycle < self.simulation.cycle:
             raise ValueError(f"Cycle must be one to come, from {self.simulation.cycle} on, not {cycle}")
         self.simulation.run(cycle - self.simulation.cycle)
 
     def await_packet(self, job: int) -> tuple[int, int]:
-        """Run into a slot of this job in which its first node sends; returns the number of that node, and that of the
+        """Run into a slot of this job in which its first node sends; returns the node's number, and the number of the
         next word but two on its link."""
         frame, node = JobFrame.of(self.config), job
         link = self.simulation.links[node]
         for _ in range(100):
             # TIME of rank 0 is the cycle, and slots of the next node begin a link later.
-            place = self.simulation.cycle % frame.cycles
+            now = self.simulation.cycle % frame.cycles
             target = frame.window + job * (frame.slot + LATENCY + 1) + 12
-            self.simulation.run((target - place) % frame.cycles or frame.cycles)
+            self.simulation.run((target - now) % frame.cycles or frame.cycles)
             before = link.status().words_sent
             self.simulation.run(4)
             if link.status().words_sent == before + 4:
@@ -119,10 +114,9 @@ class Jobs:
 
 
 @contextlib.contextmanager
-def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES, length: int, timeout: int = 0,
-              span: int = 0) -> Iterator[Jobs]:
-    """Both jobs on a simulated ring, with a time-out of two superframes; memories are reached directly."""
-    timeout = timeout or 2 * JobFrame.of(config).cycles
+def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES) -> Iterator[Jobs]:
+    """Both jobs on a simulated ring, with a time-out of two superframes; memories are accessed directly."""
+    timeout = 2 * JobFrame.of(config).cycles
     with OpenRing([library] * nodes) as opened:
         simulation = opened.simulation
         for link in simulation.links:
@@ -131,12 +125,11 @@ def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES, leng
         late = [_LateTransport(transport, simulation.run) for transport in opened.transports]
         devices = [Device(BackdoorTransport(transport, simulation, rank, config, time), config, name=f"node {rank}")
                    for rank, transport in enumerate(late)]
-        yield Jobs(rings_of_jobs(devices, timeout=timeout), simulation, late, config, length, timeout,
-                   span or 8 * length + 12 * timeout)
+        yield Jobs(rings_of_jobs(devices, timeout=timeout), simulation, late, config, timeout)
 
 
 class _Work:
-    """Commands of a job, whose bits are compared with those of the golden model."""
+    """Commands of a job, compared bit for bit with the golden model."""
 
     def __init__(self, ring: Ring, length: int, seed: int) -> None:
         generator = np.random.default_rng(seed)
@@ -146,7 +139,7 @@ class _Work:
         self._sums = golden.all_reduce(golden.bits(np.stack(self._gradients)))[0]
 
     def submit(self, operation: Operation) -> PendingCommand[Outcome]:
-        """Queue a command, with memories as they should be, whatever came before."""
+        """Queue a command, after its memories have been written."""
         self.ring.settings.write(_SETTINGS)
         self.ring.memory.write_weights(self._reference.weights.view(np.float32))
         self.ring.memory.write_gradients(self._gradients)
@@ -157,16 +150,12 @@ class _Work:
         pending.result()
         if pending.operation == Operation.FUSED_UPDATE:
             self._reference.step(self._gradients, _SETTINGS)
-        found = [self.ring.memory.read_weights(self._length), self._reference.weights]
+        found, expected = self.ring.memory.read_weights(self._length), self._reference.weights
         if pending.operation == Operation.ALL_REDUCE:
-            found = [self.ring.memory.read_gradients(self._length), self._sums]
-        if not (found[0].view(np.uint32) == found[1]).all():
+            found, expected = self.ring.memory.read_gradients(self._length), self._sums
+        if not (found.view(np.uint32) == expected).all():
             raise AssertionError(f"Bits of {pending.operation.name} must be those of the golden model")
         return tuple(known(event.cycles) for event in pending.every if event is not None)
-
-
-def _rests(jobs: Jobs, work: _Work, job: int) -> None:
-    pass
 
 
 def _runs(jobs: Jobs, work: _Work, job: int) -> None:
@@ -175,77 +164,68 @@ def _runs(jobs: Jobs, work: _Work, job: int) -> None:
 
 
 def _stalls(jobs: Jobs, work: _Work, job: int) -> None:
-    """The host of one node is silent, and gives it its command late."""
+    """The host of one node is silent, and sends its command late."""
     jobs.late[job + JOBS].late = jobs.timeout * 3 // 4
     work.finish(work.submit(Operation.FUSED_UPDATE))
 
 
 def _damaged(jobs: Jobs, work: _Work, job: int) -> None:
-    """Packets are damaged; the command fails and is tried again."""
+    """Packets are damaged; the command fails and is repeated."""
     for bit in (7, 32):  # of data; the last one of a packet
         pending = work.submit(Operation.FUSED_UPDATE)
         link, word = jobs.await_packet(job)
         jobs.simulation.links[link].corrupt(word=word, bit=bit)
-        with contextlib.suppress(RingError):
-            pending.result()
-            raise AssertionError("A command with a damaged packet must fail")
+        _must_fail(pending, "with a damaged packet")
     work.finish(work.submit(Operation.FUSED_UPDATE))
 
 
 def _resets(jobs: Jobs, work: _Work, job: int) -> None:
-    """The links of all nodes of the job are reset in the middle of a packet, and of one node alone."""
+    """The links of all nodes of the job, and then of one node, are reset in the middle of a packet."""
     pending = work.submit(Operation.FUSED_UPDATE)
     jobs.await_packet(job)
     work.ring.recover()
-    with contextlib.suppress(RingError):
-        pending.result()
-        raise AssertionError("A command whose links are reset must fail")
+    _must_fail(pending, "whose links are reset")
     pending = work.submit(Operation.FUSED_UPDATE)
     jobs.await_packet(job)
     for value in (1, 0):
         work.ring.devices[0].write_register("CONTROL", value)
-    with contextlib.suppress(RingError):
-        pending.result()
-        raise AssertionError("A command whose links are reset must fail")
+    _must_fail(pending, "whose links are reset")
     work.ring.recover()
     work.finish(work.submit(Operation.FUSED_UPDATE))
 
 
-#: What the other job does while a command of the one is under way.
+def _must_fail(pending: PendingCommand[Outcome], which: str) -> None:
+    with contextlib.suppress(RingError):
+        pending.result()
+        raise AssertionError(f"A command {which} must fail")
+
+
+#: Behaviour of the other job while a command of the measured one runs.
 BEHAVIOURS: dict[str, Callable[[Jobs, _Work, int], None]] = {
-    "rests": _rests, "runs": _runs, "stalls": _stalls, "fails: damage": _damaged, "fails: reset": _resets}
+    "rests": lambda jobs, work, job: None, "runs": _runs, "stalls": _stalls, "fails: damage": _damaged,
+    "fails: reset": _resets}
 
 
 def measure(config: NodeConfig, library: Library, job: int, *, length: int, nodes: int = _NODES,
-            operations: Sequence[Operation] = OPERATIONS,
-            behaviours: Sequence[str] = tuple(BEHAVIOURS)) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Cycles of each command of a job, at each of its nodes, by what the other job does: each on a ring of its own,
-    on which commands of the job begin in the same cycles.
-
-    With the cycles come ``counters`` of the nodes, which must be alike, too.
-    """
+            operations: Sequence[Operation] = OPERATIONS) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Cycles of each command of a job, at each of its nodes, by the behaviour of the other job: each on a new ring,
+    where commands of the job begin in the same cycles. ``counters`` of the nodes must be equal, too."""
     found: dict[str, dict[str, tuple[int, ...]]] = {}
-    for name in behaviours:
-        with open_jobs(config, library, nodes=nodes, length=length) as jobs:
+    for name, behave in BEHAVIOURS.items():
+        with open_jobs(config, library, nodes=nodes) as jobs:
             works = [_Work(ring, length, seed) for seed, ring in enumerate(jobs.rings)]
             jobs.rings[job].counters.clear()
             begin, cycles = jobs.simulation.cycle + 2 * JobFrame.of(config).cycles, {}
+            span = 8 * length + 12 * jobs.timeout  # from one command of the measured job to the next
             for number, operation in enumerate(operations):
-                jobs.run_until(begin + number * jobs.span)
+                jobs.run_until(begin + number * span)
                 pending = works[job].submit(operation)
-                BEHAVIOURS[name](jobs, works[1 - job], 1 - job)
+                behave(jobs, works[1 - job], 1 - job)
                 cycles[f"{number + 1} {operation.name.lower().replace('_', '-')}"] = works[job].finish(pending)
-            jobs.run_until(begin + len(operations) * jobs.span)
+            jobs.run_until(begin + len(operations) * span)
             cycles["counters"] = tuple(value for node in jobs.rings[job].counters.read() for value in node.values())
             found[name] = cycles
     return found
-
-
-def _single(library: Library, length: int) -> int:
-    """Cycles of a fused update on half of the nodes, with slots of their own."""
-    with open_session(ALONE, nodes=_NODES // JOBS, host_port=False, latency=LATENCY) as session:
-        work = _Work(session.ring, length, 0)
-        return max(work.finish(work.submit(Operation.FUSED_UPDATE)))
 
 
 def table(job: int, cycles: dict[str, dict[str, tuple[int, ...]]], length: int) -> Table:
@@ -273,9 +253,11 @@ def two_jobs_lab() -> None:
         show(table(job, cycles, length))
         differ |= any(values != cycles["rests"] for values in cycles.values())
         both = max(both, max(max(value) for key, value in cycles["rests"].items() if "fused" in key))
-    single = _single(library, length)
+    with open_session(ALONE, nodes=_NODES // JOBS, host_port=False, latency=LATENCY) as session:
+        work = _Work(session.ring, length, 0)
+        single = max(work.finish(work.submit(Operation.FUSED_UPDATE)))
     ratio = both / (JOBS * single)
     show(f"Fused updates of both jobs together take {both:,} cycles, one after the other on rings of "
-                  f"{_NODES // JOBS} nodes with slots of their own {JOBS * single:,}: {ratio:.3f} times as many, at "
-                  f"most {MOST:.2f}")
+         f"{_NODES // JOBS} nodes with slots of their own {JOBS * single:,}: {ratio:.3f} times as many, at most "
+         f"{MOST:.2f}")
     end(differ or ratio > MOST)

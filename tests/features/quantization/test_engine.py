@@ -14,7 +14,7 @@ from hdl.features.quantization.engine import InferenceEngine, counts_layout, inf
 from hdl.features.quantization.feature import Quantization
 from hdl.features.quantization.layer_list import LAYER_WORDS, layer_layout
 from hdl.features.quantization.layer_reader import INPUT_ROWS
-from host.features.quantization.inference import pack_inputs, program, unpack_outputs
+from host.features.quantization.node_inference import pack_inputs, program, unpack_outputs
 from sim.golden.features.quantization.quantization import Layer, infer
 from sim.verilated.vectors import Unit
 from tests.hdl import engines

@@ -70,8 +70,8 @@ def test_serial_port():
     live = {"weights": [(0, 32)]}
     words = np.arange(64, dtype=np.uint32)
     with SimulatedBoard(library(), **RATES) as simulated:
-        opens = command._fabric(CONFIG, nodes=2, transport=TransportName.SERIAL, board=built, device=simulated.path)
-        with opens() as fabric:
+        with command._fabric(CONFIG, nodes=2, transport=TransportName.SERIAL, board=built,
+                             device=simulated.path) as fabric:
             for rank, device in enumerate(fabric.ring.devices):
                 device.write_memory(1, 0, words[32 * rank:][:32])
             frame = read(fabric.ring, live)

@@ -1,7 +1,7 @@
 """Golden nodes of a grid, for tests of host code that need no gateware."""
 
 from hdl.registry import section
-from host.features.grid.golden import GoldenGrid
+from host.features.grid.switching import GoldenGrid
 from host.transports.golden.session import open_golden
 from tests.host.golden import Hooks, node_of
 

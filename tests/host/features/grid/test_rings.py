@@ -7,9 +7,8 @@ import pytest
 
 from hdl.registry import section
 from host.driver.diagnosis import RingError
-from host.features.grid.course import Course, Request
+from host.features.grid.course import Course, Request, Rings
 from host.features.grid.grid import Shape
-from host.features.grid.rings import Rings
 from host.models.text import Text, topics
 from host.signals import Interrupted, Signals
 from host.training import checkpoint

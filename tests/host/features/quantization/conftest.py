@@ -3,7 +3,7 @@
 import pytest
 
 from host.features.quantization import experiment as quantize
-from host.features.quantization.candidates import candidates
+from host.features.quantization.experiment import candidates
 from tests.host.features.quantization.networks import GoldenRing, trained
 
 

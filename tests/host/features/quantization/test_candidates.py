@@ -2,7 +2,8 @@ import re
 
 import pytest
 
-from host.features.quantization.candidates import SchemeOptions, candidates
+from host.features.quantization.command import SchemeOptions
+from host.features.quantization.experiment import candidates
 from host.features.quantization.schemes import Extrema, Rounding, Scheme
 
 

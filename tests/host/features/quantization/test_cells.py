@@ -1,12 +1,13 @@
 import time
 
 from boards.units import UNITS
-from host.features.quantization import candidates as candidates_module
-from host.features.quantization.candidates import CellCount, candidates
+from host.features.quantization.command import CellCount
+from host.features.quantization.experiment import UNITS as QUANTIZATION_UNITS
+from host.features.quantization.experiment import candidates
 
 
 def test_units_are_synthesised_meanwhile():
-    assert {one.unit for one in candidates(2)} == set(candidates_module.UNITS) <= {
+    assert {one.unit for one in candidates(2)} == set(QUANTIZATION_UNITS) <= {
         f"{unit}{option}" for unit in UNITS for option in ("", "-bits=4")}
     cells = CellCount(["stream.skid_buffer", "stream.none"])
     assert 30 < cells("stream.skid_buffer") < 50

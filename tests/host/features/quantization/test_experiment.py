@@ -11,7 +11,7 @@ import pytest
 from host import cli
 from host.features.quantization import command, files
 from host.features.quantization import experiment as quantize
-from host.features.quantization.candidates import candidates
+from host.features.quantization.experiment import candidates
 from host.features.quantization.network import QuantizationConfig, activations
 from host.training import weight_files as weights
 from host.training.record import DivergenceError
@@ -50,12 +50,6 @@ class TestReport:
                 assert row["scores_db"] > symmetric["scores_db"] + 3
                 assert row["accuracy"] >= symmetric["accuracy"]
         assert rows["iaq-min", "output"]["accuracy"] > rows["symmetric", "output"]["accuracy"]
-
-    def test_without_a_ring(self):
-        data, layers = trained()
-        chosen = [one for one in candidates(2) if one.bits == 8][:2]
-        found = quantize.collect(layers, data, None, chosen)
-        assert [(row["cycles"], row["bit_exact"]) for row in found["rows"]] == [(None, None)] * 2
 
     def test_files(self, report, tmp_path):
         _, (text, picture) = quantize.write(report, tmp_path / "new")

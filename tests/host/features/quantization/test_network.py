@@ -155,10 +155,10 @@ class TestNetwork:
         data, layers = trained()
         counts = [quantize(layers, data.train_x, QuantizationConfig(scheme=scheme)).multiplications
                   for scheme in (Scheme.IAQ_MIN, Scheme.FLOAT_OFFSET)]
-        assert [one.products for one in counts] == [64 * 64 + 64 * 10] * 2
-        assert [one.requantizations for one in counts] == [64, 0]
+        assert [one["products"] for one in counts] == [64 * 64 + 64 * 10] * 2
+        assert [one["requantizations"] for one in counts] == [64, 0]
         # Factors of S and of Wmin for each output.
-        assert [one.floats for one in counts] == [0, 2 * 74]
+        assert [one["float_multiplications"] for one in counts] == [0, 2 * 74]
 
     def test_bits_of_each_layer(self):
         data, layers = trained()

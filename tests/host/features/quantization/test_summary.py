@@ -4,9 +4,9 @@ import re
 from rich.console import Console
 
 from host.features.quantization import experiment as quantize
-from host.features.quantization.candidates import candidates
+from host.features.quantization.experiment import candidates
 from host.features.quantization.report import advice, table, verdict
-from tests.host.features.quantization.networks import trained
+from tests.host.features.quantization.networks import GoldenRing, trained
 
 
 def test_table(report):
@@ -33,10 +33,10 @@ def test_verdict(report):
 def test_luts():
     data, layers = trained()
     chosen = [one for one in candidates(2) if one.config.bits == 4][:1]
-    found = quantize.collect(layers, data, None, chosen)
+    found = quantize.collect(layers, data, GoldenRing(), chosen)
     assert found["rows"][0]["lut4"] is None
     assert advice(found) == (
         "For LUT4: python -m boards.synth --count --unit quantization.integer_offset --set bits=4")
-    found = quantize.collect(layers, data, None, chosen, lut4={chosen[0].unit: 700}.get)
+    found = quantize.collect(layers, data, GoldenRing(), chosen, lut4={chosen[0].unit: 700}.get)
     assert found["rows"][0]["lut4"] == 700
     assert advice(found) is None

@@ -18,7 +18,7 @@ from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.transport import NodeTransport
 from host.features.slots import side_by_side
-from host.features.slots.slot_jobs import place_nodes, rings_of_jobs
+from host.features.slots.rings import place_nodes, rings_of_jobs
 from host.labs.two_jobs import lab as two_jobs
 from host.transports import verilated
 from host.transports.side_by_side import SharedTime
@@ -51,7 +51,7 @@ def test_apart(job):
 def test_small():
     """Two jobs of two nodes, commands in turn; all nodes have one TIME, which no reset of a job makes invalid."""
     generator = np.random.default_rng(4)
-    with two_jobs.open_jobs(CONFIG, rings.library(CONFIG), nodes=4, length=LENGTH) as jobs:
+    with two_jobs.open_jobs(CONFIG, rings.library(CONFIG), nodes=4) as jobs:
         for number in range(4):
             pending, sums = [], []
             for ring in jobs.rings:

@@ -1,19 +1,45 @@
-"""Rings of two jobs whose nodes take turns on one ring of links: docs/ring/two_jobs.md."""
+"""Rings of nodes in slots: their places and time, and two jobs that take turns (docs/ring/two_jobs.md)."""
 
 from collections.abc import Sequence
 
 from hdl.features.slots.job_table import JobFrame
+from hdl.features.slots.link import PERIOD
 from host.driver.device import Device
-from host.driver.devices import TIMEOUT
+from host.driver.devices import TIMEOUT, Devices
 from host.driver.diagnosis import RingError
 from host.driver.ring import Ring
 
-__all__ = ["place_nodes", "rings_of_jobs"]
+__all__ = ["place_in_ring", "place_nodes", "rings_of_jobs", "wait_for_time"]
+
+_SYNCS = 8  # periods of SYNCs in which nodes should have a TIME
+
+
+def place_in_ring(devices: Devices) -> None:
+    """Give nodes of one job their places on the ring; where there are two, wait until packets of this job have left
+    the nodes of the other one."""
+    if devices.config.link.jobs > 1:
+        devices[0].submit_pop_event(JobFrame.of(devices.config).cycles).result()
+    else:
+        devices.ask(lambda rank, device: device.submit_write_register("SLOT_PLACE", rank | len(devices) << 4))
+
+
+def wait_for_time(devices: Devices) -> None:
+    """Wait until all nodes have a valid TIME: slots need one, a ring of one node does not.
+
+    Raises ``RingError`` if a node has none after several SYNCs of rank 0.
+    """
+    for _ in range(_SYNCS):
+        lacks = [rank for rank, device in enumerate(devices) if not device.read_fields("TIME_STATUS")["valid"]]
+        if not lacks:
+            return
+        devices[0].submit_pop_event(PERIOD).result()  # there is none: this takes PERIOD cycles
+    raise RingError(f"nodes without valid TIME after {_SYNCS * PERIOD:,} cycles: "
+                    f"{', '.join(devices[rank].name for rank in lacks)}; check the links of the ring",
+                    cause=lacks[0], events=[None] * len(devices))
 
 
 def place_nodes(devices: Sequence[Device]) -> None:
-    """Give each node its place on the whole ring, in this order, when none has one any more. This ends whatever goes
-    on in the slots of the ring.
+    """Give each node its place on the whole ring of jobs, in this order; whatever runs in the slots of the ring ends.
 
     Raises ``ValueError`` if jobs cannot have the nodes of a ring by turns.
     """
@@ -21,6 +47,7 @@ def place_nodes(devices: Sequence[Device]) -> None:
     if jobs < 2 or len(devices) % jobs or len(devices) < 2 * jobs:
         raise ValueError(f"Nodes of a ring of jobs must have 2 jobs, and 2 nodes or more be of each, not {jobs} and "
                          f"{len(devices)} nodes")
+    # No node has its old place any more when the first one is given a new place.
     for size in (0, len(devices)):
         for pending in [device.submit_write_register("SLOT_PLACE", (rank | size << 4) if size else 0)
                         for rank, device in enumerate(devices)]:
@@ -30,8 +57,8 @@ def place_nodes(devices: Sequence[Device]) -> None:
 def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[Ring]:
     """The ring of each job, connected: every other node of the ring of links.
 
-    Each job's driver can be at another host from then on. What one does to its ring, its nodes and its packets, the
-    other's do not notice. Raises ``RingError`` if nodes have no valid TIME, or no slots.
+    Each job's driver can be at another host from then on, and does not notice what the other one does to its ring,
+    its nodes and its packets. Raises ``RingError`` if nodes have no valid TIME, or no slots.
     """
     for device in devices:
         device.connect()

@@ -12,7 +12,7 @@ from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.memory import Buffer
 from host.driver.ring import Ring
-from host.features.quantization.inference import pack_inputs, program, unpack_outputs
+from host.features.quantization.node_inference import pack_inputs, program, unpack_outputs
 from host.transports.verilated import OpenRing
 from sim.golden.features.quantization.quantization import Layer, infer
 from tests.host.rings import CONFIGS, library
