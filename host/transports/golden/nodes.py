@@ -15,12 +15,11 @@ import numpy.typing as npt
 from hdl.compression.registry import ZERO_VALUE
 from hdl.config import Configuration
 from hdl.control.protocol import EventFlag, EventStatus, Operation
-from hdl.control.registers import register
 from hdl.engines import operations
 from hdl.masking.job_list import MASK_JOB_WORDS, mask_job_layout
 from hdl.masking.mask import KINDS
 from host.driver.command import Command, Event
-from host.driver.words import fields, places
+from host.driver.words import field_values, fields, int_of, places
 from host.feature import features_of
 from host.transports.golden.cycles import CycleModel
 from host.transports.golden.part import Ended, GoldenPart
@@ -37,7 +36,7 @@ _JOB = places(mask_job_layout())
 
 def _job(words: Bits) -> masking.Job:
     """Job of a list in memory."""
-    values: dict[str, Any] = fields(_JOB, int.from_bytes(words.astype("<u4").tobytes(), "little"))
+    values: dict[str, Any] = fields(_JOB, int_of(words))
     kinds = {name: bool(values["kinds"] >> number & 1) for number, name in enumerate(KINDS)}
     diagonal = values["diagonal"] - (values["diagonal"] >> 31 << 32)
     bounds = {name: values[name] for name in ("length_rows", "length_columns", "first_row", "end_row", "first_column",
@@ -174,11 +173,10 @@ class GoldenNodes(Nodes):
         values = self.registers[rank]
         if not self.config.has_ring or "OPTIMIZER" not in values:
             return
-        fields = {field.name: int(values["OPTIMIZER"]) >> field.bit & (1 << field.width) - 1
-                  for field in register("OPTIMIZER").fields}
-        self.settings = ring.settings(fields["rule"], nesterov=bool(fields["nesterov"]),
+        optimizer = field_values("OPTIMIZER", int(values["OPTIMIZER"]))
+        self.settings = ring.settings(optimizer["rule"], nesterov=bool(optimizer["nesterov"]),
                                       **{name: values[key] for key, name in _SCALARS.items()})
-        self.packed_state = bool(fields["packed_state"])
+        self.packed_state = bool(optimizer["packed_state"])
         self.latch()
 
     # All commands.

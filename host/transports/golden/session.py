@@ -12,7 +12,7 @@ from host.driver.device import Device
 from host.driver.elements import element_format
 from host.driver.errors import BadAddressError
 from host.driver.transport import Pending
-from host.driver.words import Words, from_bits, to_bits
+from host.driver.words import Words, bits_of, from_bits, to_bits
 from host.feature import features_of
 from host.transports.golden.nodes import GoldenNodes
 
@@ -109,10 +109,7 @@ class GoldenDevice(Device):
         return self._answer(memory[self._rank, address:address + count].copy())
 
     def submit_write_memory(self, space: int, address: int, elements: npt.NDArray[Any]) -> Pending[None]:
-        if elements.dtype not in (np.uint32, np.float32) or elements.ndim != 1:
-            raise TypeError(f"Elements must be one row of uint32 or float32, not {elements.dtype} of shape "
-                            f"{elements.shape!r}")
-        words = self._elements.stored(np.ascontiguousarray(elements).view(np.uint32))
+        words = self._elements.stored(bits_of(elements))
         self._nodes.write(self._rank, self._space(space, address, words.size), address, words)
         return self._answer(None)
 
