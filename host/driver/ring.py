@@ -50,13 +50,7 @@ __all__ = ["ConnectedNodes", "Ring"]
 
 
 class ConnectedNodes:
-    """Nodes with links between them.
-
-    Parameters
-    ----------
-    devices, timeout
-        See :class:`host.driver.devices.Devices`.
-    """
+    """Nodes with links between them, of the arguments of :class:`host.driver.devices.Devices`."""
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
         self.devices = Devices(devices, timeout=timeout)
@@ -80,10 +74,10 @@ class ConnectedNodes:
         return self.devices.formats
 
     def connect(self) -> None:
-        """Check that every device is a node of the expected configuration, and put the ring in order.
+        """Check that every device is a node of the expected configuration, and put the ring in order, as a privileged
+        host has already done for a tenant's own driver.
 
-        The ring of a tenant's own driver is in order when the privileged host has changed the tenant. Raises
-        ``ConfigurationError`` if a device is another design, or a node of another configuration.
+        Raises ``ConfigurationError`` if a device is another design, or a node of another configuration.
         """
         for device in self.devices:
             device.connect()
@@ -94,9 +88,8 @@ class ConnectedNodes:
     def recover(self) -> None:
         """Put the ring in order after a failure: stop all commands, drop all words on the links and all events.
 
-        Memories and settings stay as they are. Pending commands have failed. In nodes with tenants this is for a ring
-        with devices of the privileged host, which may be for the job of a tenant. Raises ``RingError`` if these are
-        devices of a tenant.
+        Memories and settings stay as they are, and pending commands fail. Raises ``RingError`` if the devices are a
+        tenant's: the privileged host must do it, also for the job of a tenant.
         """
         if not self.devices.privileged:
             raise RingError("The ring must be brought in order by the privileged host: Ring(host.devices(tenant))"
@@ -118,13 +111,7 @@ class ConnectedNodes:
 
 
 class Ring(ConnectedNodes):
-    """Nodes in a ring, in the order of their ranks.
-
-    Parameters
-    ----------
-    devices, timeout
-        See :class:`ConnectedNodes`; :class:`~hdl.ring.topology.RingTopology` gives the neighbours of a rank.
-    """
+    """Nodes in a ring, in the order of their ranks; :class:`~hdl.ring.topology.RingTopology` has the neighbours."""
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
         super().__init__(devices, timeout=timeout)

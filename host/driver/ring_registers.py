@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from hdl.ring.topology import RingTopology
 from host.driver.devices import Devices
 from host.driver.optimizer_settings import FixedSettings, Settings
+from host.driver.transport import results_of
 from host.driver.words import field_values
 
 __all__ = ["RingCounters", "RingSettings"]
@@ -36,9 +37,7 @@ class RingSettings:
         # Text distinguishes -0.0 from 0.0.
         changed = [name for name in values if repr(self._known.get(name)) != repr(values[name])]
         self._known = {}  # unknown while writes are under way, and after one that fails
-        for pending in [device.submit_write_register(name, values[name])
-                        for device in self._devices for name in changed]:
-            pending.result()
+        results_of([device.submit_write_register(name, values[name]) for device in self._devices for name in changed])
         self._known = written
 
     def optimizer_field(self, name: str) -> int:

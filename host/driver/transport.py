@@ -8,7 +8,7 @@ from hdl.control.protocol import Opcode
 from host.driver.errors import DeviceError
 from host.driver.words import Words
 
-__all__ = ["Line", "NodeTransport", "Pending", "Request", "Transport"]
+__all__ = ["Line", "NodeTransport", "Pending", "Request", "Transport", "results_of"]
 
 T = TypeVar("T")
 
@@ -93,3 +93,8 @@ class Pending(Generic[T]):
             if request.error is not None:
                 raise request.error
         return self._combine([request.payload for request in self._requests if request.payload is not None])
+
+
+def results_of(pending: Sequence[Pending[T]]) -> list[T]:
+    """Wait for answers in their order."""
+    return [answer.result() for answer in pending]

@@ -19,6 +19,7 @@ from hdl.engines import operations
 from hdl.masking.job_list import MASK_JOB_WORDS, mask_job_layout
 from hdl.masking.mask import KINDS
 from host.driver.command import Command, Event
+from host.driver.masking import BOUNDS
 from host.driver.words import field_values, fields, int_of, places
 from host.feature import features_of
 from host.transports.golden.cycles import CycleModel
@@ -39,10 +40,8 @@ def _job(words: Bits) -> masking.Job:
     values: dict[str, Any] = fields(_JOB, int_of(words))
     kinds = {name: bool(values["kinds"] >> number & 1) for number, name in enumerate(KINDS)}
     diagonal = values["diagonal"] - (values["diagonal"] >> 31 << 32)
-    bounds = {name: values[name] for name in ("length_rows", "length_columns", "first_row", "end_row", "first_column",
-                                              "end_column", "width")}
     return masking.Job(rows=values["rows"], columns=values["columns"], count=values["count"],
-                       mask=masking.Mask(**kinds, diagonal=diagonal, **bounds))
+                       mask=masking.Mask(**kinds, diagonal=diagonal, **{name: values[name] for name in BOUNDS}))
 
 
 def mask(command: Command, gradients: Bits, weights: Bits, *, lanes: int, alternative: int) -> Ended:
