@@ -114,7 +114,7 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, elem
     """Lay jobs out in regions, in their order; a job that does not fit is split between two matrices.
 
     Memory rows have ``lanes`` elements; a region has room for ``elements`` of matrices, and for ``words`` of the
-    list of jobs and external masks. Raises ``ValueError``: there is no room for even one matrix, or nodes of this type
+    list of jobs and external masks. Raises ``ValueError``: there is no room for one matrix, or nodes of this type
     of ``element``, fp32 or int16, cannot do the job.
     """
     for job in jobs:
