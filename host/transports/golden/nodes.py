@@ -20,6 +20,7 @@ from hdl.masking.job_list import MASK_JOB_WORDS, mask_job_layout
 from hdl.masking.mask import KINDS
 from host.driver.command import Command, Event
 from host.driver.masking import BOUNDS
+from host.driver.optimizer_settings import SCALARS
 from host.driver.words import field_values, fields, int_of, places
 from host.feature import features_of
 from host.transports.golden.cycles import CycleModel
@@ -74,10 +75,6 @@ def sparsify(command: Command, gradients: Bits, weights: Bits, *, threshold: int
 COUNTED = ("WORDS_SENT", "WORDS_RECEIVED", "ELEMENTS_MASKED", "MASK_WORDS_FETCHED", "COMPRESSED_WORDS",
            "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
-#: Registers of the optimizer, as :func:`sim.golden.ring.settings` names them.
-_SCALARS = {name: name.lower() for name in ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR",
-                                            "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY", "SECOND_GAIN", "EPSILON")}
-
 
 def bits(number: float) -> int:
     """Pattern of a binary32 number."""
@@ -111,9 +108,9 @@ class GoldenNodes(Nodes):
         self._on_ring = {entry.code for entry in operations(config) if entry.on_ring}
         self._known = {entry.code for entry in operations(config)}
         self.seconds = 0.0  # seconds that the models have taken
-        found = (feature.golden(self) for feature in features_of(config))
-        self._parts: list[GoldenPart] = [part for part in found if part is not None]
-        # operations that nodes carry out each by itself
+        self._parts: list[GoldenPart] = [part for feature in features_of(config)
+                                         if (part := feature.golden(self)) is not None]
+        # operations that a node carries out on its own
         self._local = {Operation.MASK: self._mask, Operation.SPARSIFY: self._sparsify}
         for part in self._parts:
             self._local |= part.operations()
@@ -174,7 +171,7 @@ class GoldenNodes(Nodes):
             return
         optimizer = field_values("OPTIMIZER", int(values["OPTIMIZER"]))
         self.settings = ring.settings(optimizer["rule"], nesterov=bool(optimizer["nesterov"]),
-                                      **{name: values[key] for key, name in _SCALARS.items()})
+                                      **{name.lower(): values[name] for name in SCALARS})
         self.packed_state = bool(optimizer["packed_state"])
         self.latch()
 

@@ -17,7 +17,7 @@ class Ended(NamedTuple):
     counts: Mapping[str, int] = {}
 
 
-#: Of the rank of a node and a command, carries the command out on the node.
+#: Carries out a command on the node of a rank.
 LocalOperation = Callable[[int, Command], Ended]
 
 
