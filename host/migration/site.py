@@ -16,7 +16,6 @@ from host.checkpoints.checkpoint import (
     ProcessFrame,
     Stamp,
     admit,
-    check_watermark,
     examine,
     given_back,
     make,
@@ -278,7 +277,7 @@ class Site:
         expected = Expectation(now=int(self._clock()), oldest=FRESH, seen=seen, nonce=self._nonce)
         self._nonce = ""  # it is good for one
         archive = examine(data, key=self._keys.manifest, expected=expected)
-        frame = admit(archive, self.open(), watermarked=lambda manifest: check_watermark(manifest, self._keys.owner))
+        frame = admit(archive, self.open(), owner=self._keys.owner)
         state = unpack_state(archive.regions)
         self.run = self._loaded = None  # what the nodes held of an earlier run is overwritten
         if self._before is None or windows_of(self._before) != windows_of(frame):
