@@ -49,8 +49,8 @@ from host.driver.errors import DeviceError
 from host.driver.far_contents import far_words_of
 from host.driver.ring import Ring
 
-__all__ = ["NO_NONCE", "Expectation", "ProcessFrame", "Stamp", "admit", "check_watermark", "examine", "given_back",
-           "make", "restore", "watermark"]
+__all__ = ["Expectation", "ProcessFrame", "Stamp", "admit", "check_watermark", "examine", "given_back", "make",
+           "restore", "watermark"]
 
 #: Memory spaces that have weights.
 _SPACES = ("weights", "masters", "codebook")
@@ -81,9 +81,6 @@ def check_watermark(manifest: dict[str, Any], key: bytes) -> None:
                                   "others, or another key has marked it")
 
 
-#: Nonce of a checkpoint for any restore.
-NO_NONCE = "0" * 32
-
 #: Seconds by which the clocks of source and target may differ.
 _SKEW = 5
 
@@ -94,7 +91,7 @@ class Stamp:
 
     sequence: int = 0  # number of the checkpoint, larger than any earlier one
     time: int = 0  # seconds since 1970
-    nonce: str = NO_NONCE  # number that the target has drawn, in 32 hexadecimal digits
+    nonce: str = "0" * 32  # number that the target has drawn, in hexadecimal digits; zeros for any restore
     tenant: int = 0
 
 

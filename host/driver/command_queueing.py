@@ -6,12 +6,12 @@ from typing import Any, Generic, TypeVar
 
 from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation
 from hdl.engines import operations
-from host.driver.command import Command, Event
+from host.driver.command import CollectiveError, Command, Event
 from host.driver.devices import Devices
 from host.driver.diagnosis import RingError, report
 from host.driver.diagnosis import explain as explain_failure
-from host.driver.errors import DeviceError
 from host.driver.ring_registers import RingCounters
+from host.driver.transport import results_of
 
 __all__ = ["CommandQueueing", "PendingCommand"]
 
@@ -134,9 +134,9 @@ class CommandQueueing:
         """Take events until no node has an event or a command."""
         waiting = list(self._devices)
         while waiting:
-            events = [pending.result() for pending in
-                      [device.submit_pop_event(4 * self._timeout if device.read_fields("STATUS")["running"] else 0)
-                       for device in waiting]]
+            events = results_of([
+                device.submit_pop_event(4 * self._timeout if device.read_fields("STATUS")["running"] else 0)
+                for device in waiting])
             waiting = [device for device, event in zip(waiting, events, strict=True) if event is not None]
 
     def wait(self, *pending: PendingCommand[Any]) -> list[Any]:
@@ -255,18 +255,12 @@ class CommandQueueing:
                 return {rank: pending.events[rank] for rank in pending.commands}
             rank = next(rank for rank in pending.commands if rank not in pending.events
                         or pending.events[rank].status != EventStatus.OK)
-            event = pending.events.get(rank)
-            # An operation that this driver does not know goes by its code.
-            operation = pending.commands[rank].operation
+            event, operation = pending.events.get(rank), pending.commands[rank].operation
+            # An operation that this driver does not have is named by its code.
             name = operation.name.lower() if isinstance(operation, Operation) else f"operation {operation}"
-            if event is None:
-                raise RingError(f"{name} failed: {report(rank, event, self._devices).strip()}", cause=rank,
-                                events=pending.every)
-            try:
-                event.check(self._devices[rank].name)
-            except DeviceError as error:
-                raise RingError(f"{name} failed: {error}", cause=rank, events=pending.every) from None
-            raise AssertionError("a command that has not ended well has an event that says so")
+            reason = (report(rank, event, self._devices).strip() if event is None
+                      else CollectiveError(event, self._devices[rank].name))
+            raise RingError(f"{name} failed: {reason}", cause=rank, events=pending.every)
 
         operation = next(iter(commands.values())).operation
         return self._push(operation, tagged, patience=patience, on_ring=False, conclude=checked)

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 from hdl.control.protocol import EventStatus, Operation
 from hdl.ring.topology import RingTopology
-from host.driver.command import REFUSED, Event
+from host.driver.command import REFUSED, CollectiveError, Event
 from host.driver.device import Device
-from host.driver.errors import DeviceError
 from host.errors import ExpectedError
 
 __all__ = ["RingError", "explain", "report"]
@@ -54,10 +53,7 @@ def explain(operation: int, events: list[Event | None], *, devices: Sequence[Dev
     name = operation.name.lower().replace("_", "-") if isinstance(operation, Operation) else f"operation {operation}"
     if culprits:
         rank, event = culprits[0]
-        try:
-            event.check(devices[rank].name)
-        except DeviceError as error:
-            return RingError(f"{name} failed: {error}", cause=rank, events=events)
+        return RingError(f"{name} failed: {CollectiveError(event, devices[rank].name)}", cause=rank, events=events)
     links = {link: count for link, count in enumerate(missing or ()) if count > 0}
     silent = [rank for rank, event in enumerate(events) if event is None]
     if links:
