@@ -164,15 +164,11 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
                         for node in frame.fields["nodes"] for base, _ in node["windows"].get(FAR, [])})
     pending = []
     for device, node in zip(devices, frame.fields["nodes"], strict=True):
-        rank = node["rank"]
-        for space, windows in node["windows"].items():
-            if space == FAR:
-                continue
-            pending += [device.submit_write_memory(device.config.memory_map[space].number, base,
-                                                   _words(frame.regions[device_region(rank, space, base)]))
-                        for base, _ in windows]
-        for run in _runs(CARRIED):
-            pending.append(device.submit_write_bits(run[0], [node["registers"][name] for name in run]))
+        pending += [device.submit_write_memory(device.config.memory_map[space].number, base,
+                                               _words(frame.regions[device_region(node["rank"], space, base)]))
+                    for space, windows in node["windows"].items() if space != FAR for base, _ in windows]
+        pending += [device.submit_write_bits(run[0], [node["registers"][name] for name in run])
+                    for run in _runs(CARRIED)]
         for slot, bits in enumerate(node["slots"]):
             if bits & _PENDING:
                 tag = bits & 0xFFFF
@@ -216,11 +212,9 @@ def scrub(ring: Ring) -> None:
                              if (words := far_words_of(device.config))})
     pending = []
     for device in ring.devices:
-        for space, windows in whole(device).items():
-            if space == FAR:
-                continue
-            pending += [device.submit_write_memory(device.config.memory_map[space].number, base,
-                                                   np.zeros(count, np.uint32)) for base, count in windows]
+        pending += [device.submit_write_memory(device.config.memory_map[space].number, base,
+                                               np.zeros(count, np.uint32))
+                    for space, windows in whole(device).items() if space != FAR for base, count in windows]
         if device.config.has_ring:
             pending += [device.submit_write_bits(run[0], [register(name).reset for name in run])
                         for run in _runs(CARRIED)]

@@ -19,15 +19,7 @@ _RUN = places(run_layout())
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """Command to a node. Fields that an operation does not use are ignored.
-
-    Parameters
-    ----------
-    epoch, collective : int
-        Numbers that packets carry, so that packets of another command are refused; the same on all nodes.
-    unit_queue, remote, unit : int
-        With ``remote``, the second of these pairs is about that queue of the node of rank ``unit``.
-    """
+    """Command to a node. Fields that an operation does not use are ignored."""
 
     operation: Operation
     # place of the node in the ring, and number of nodes
@@ -40,6 +32,7 @@ class Command:
     weight_base: int = 0
     state_base: int = 0
     length: int = 0  # elements, or samples of INFER
+    # ``epoch`` and ``collective`` are in packets, to refuse packets of another command; the same on all nodes
     epoch: int = 0
     root: int = 0  # rank that a BROADCAST starts from, or that all groups belong to
     collective: int = 0
@@ -55,6 +48,7 @@ class Command:
     # passes, 0 to 3, by which those commands are earlier
     lag_0: int = 0
     lag_1: int = 0
+    # with ``remote``, ``after_1`` and ``lag_1`` are about that queue of the node of rank ``unit``
     unit_queue: int = 0
     remote: int = 0
     round: int = 0  # whether the command takes part in a round of gradients

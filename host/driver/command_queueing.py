@@ -1,5 +1,6 @@
 """Queue of the commands on the nodes of a ring, the wait for their events, and the diagnosis of failures."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -62,18 +63,14 @@ class PendingCommand(Generic[T]):
         self.collected = self._concluded = True
         self._error = error
 
-    def explain(self) -> None:
-        """Determine the result of the command, once its events have been collected."""
+    def conclude(self) -> T:
+        """Determine and return the result of the collected command, or raise its error; see :meth:`result`."""
         if not self._concluded:
             self._concluded = True
             try:
                 self._outcome = self._conclude(self)
             except RingError as error:
                 self._error = error
-
-    def conclude(self) -> T:
-        """Return the result of the collected command, or raise its error; see :meth:`result`."""
-        self.explain()
         if self._error is not None:
             raise self._error
         return self._outcome  # type: ignore[return-value]
@@ -187,7 +184,8 @@ class CommandQueueing:
         if not pending.well:
             while self._queued:
                 self._collect()
-            pending.explain()
+            with contextlib.suppress(RingError):  # which `result` raises
+                pending.conclude()
 
     def _owner(self, event: Event, rank: int) -> PendingCommand[Any]:
         """Return the queued command of an event: the command with its tag, or else the oldest one."""

@@ -59,13 +59,7 @@ class Formats:
 
 
 class Devices(tuple[Device, ...]):
-    """Devices of the nodes of a ring, in the order of their ranks, with configurations that agree on :data:`ALIKE`.
-
-    Parameters
-    ----------
-    timeout : int
-        Cycles without a word on a node's links after which it abandons a command.
-    """
+    """Devices of the nodes of a ring, by rank, with configurations that agree on :data:`ALIKE`."""
 
     def __new__(cls, devices: Iterable[Device], *, timeout: int = TIMEOUT) -> Self:
         return super().__new__(cls, devices)
@@ -78,7 +72,7 @@ class Devices(tuple[Device, ...]):
         # each configuration of a node
         self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self))
         self.formats = Formats(self.configs)
-        self.timeout = timeout
+        self.timeout = timeout  # cycles without a word on a node's links after which it abandons a command
 
     @property
     def config(self) -> Configuration:

@@ -36,16 +36,10 @@ class RingError(ExpectedError):
 
 def explain(operation: int, events: list[Event | None], *, devices: Sequence[Device],
             missing: Sequence[int] | None, rest: int) -> RingError:
-    """Make the error of a failed command.
+    """Make the error of a failed command, by the event of each node, None for a node that gave none.
 
-    Parameters
-    ----------
-    operation : Operation or int
-        An operation, or the code of one that this driver does not have.
-    events : list of Event or None
-        Event of each node, in order of rank; None for a node that gave none.
-    missing, rest
-        Result of :meth:`host.driver.command_queueing.CommandQueueing.settle`.
+    An operation that this driver does not have is a code. ``missing`` and ``rest`` are the result of
+    :meth:`host.driver.command_queueing.CommandQueueing.settle`.
     """
     topology = RingTopology(len(devices))
     culprits = [(rank, event) for rank, event in enumerate(events)

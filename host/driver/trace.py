@@ -31,19 +31,11 @@ class TraceRecord(NamedTuple):
 
 
 def records(words: Words, pointer: int, since: int | None = None) -> list[TraceRecord]:
-    """Decode a trace, oldest record first.
+    """Decode a trace, oldest record first: the words of the whole memory space, and register TRACE_POINTER, which was
+    read after them.
 
-    Raises ``TraceError``: there were more records since then than a node keeps.
-
-    Parameters
-    ----------
-    words : array of uint32
-        The whole memory space.
-    pointer : int
-        Register TRACE_POINTER, read after the words.
-    since : int, optional
-        Its value before the first record to return, where nothing is recorded meanwhile; by default all kept records
-        are returned.
+    ``since`` is the pointer before the first record to return, where nothing is recorded meanwhile; by default all
+    kept records are returned. Raises ``TraceError``: there were more records since then than a node keeps.
     """
     kept = words.size // 2
     if since is None:

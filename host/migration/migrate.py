@@ -128,12 +128,8 @@ def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
     checkpoint, and the source continues; ``MigrationError, DeviceError, RingError, OSError, MemoryError``: a site, a
     message or a node was lost, or a disk or a memory was full, and the owner continues, as with any other error.
 
-    Parameters
-    ----------
-    on_step : callable
-        Called before each step.
-    channel : callable
-        Called with each message; raises ``MigrationError`` if it is lost.
+    ``on_step`` is called before each step, and ``channel`` with each message; it raises ``MigrationError`` if that is
+    lost.
     """
     entry = ledger.read()
     if entry.owner != source.name or not source.running:

@@ -372,19 +372,11 @@ def open_session(
         progress: ProgressOptions) -> contextlib.AbstractContextManager[Session]:
     """Build and start a ring, connect to it, and close it in the end: ``with open_session(…) as session:``.
 
-    Parameters of sections are keyword arguments, in place of the sections: ``open_session(node, nodes=2,
-    threads=4)``.
+    All nodes, also those of a whole grid, have the same ``config``. Parameters of sections are keyword arguments, in
+    place of the sections: ``open_session(node, nodes=2, threads=4)``. The ``simulation`` is that of Verilated nodes;
+    transport messages has threads and a waveform.
 
     Raises ``TypeError``: an argument is of another type; ``ValueError``: there can be no such ring.
-
-    Parameters
-    ----------
-    config : Configuration
-        Configuration of every node.
-    nodes : int
-        Ring size, or nodes of the whole grid.
-    simulation : SimulationOptions
-        For Verilated nodes; transport messages has threads and a waveform.
     """
     return _session(_Request(config, nodes, transport, simulation, links, board, progress))
 

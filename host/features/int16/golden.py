@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command
-from host.transports.golden.nodes import GoldenNodes
-from host.transports.golden.part import Ended, GoldenPart, LocalOperation
+from host.transports.golden.nodes import Ended, GoldenNodes, GoldenPart, LocalOperation
 from sim.golden.features.int16 import int16_node
 
 __all__ = ["GoldenIntegers"]
