@@ -297,15 +297,13 @@ def _catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
     count = missing(ring.devices, nodes)
     if not count:
         return
-    spaces = [device.config.memory_map["weights"].number for device in ring.devices]
-    before = [device.read_memory(space, 0, GROUP) for device, space in zip(ring.devices, spaces, strict=True)]
+    before = ring.devices.read_space("weights", 0, dict.fromkeys(range(ring.nodes), GROUP))
     try:
         for _ in range(count):
             ring.collectives.broadcast(GROUP, root=ring.nodes - 1)
     finally:
         ring.recover()
-        for device, space, words in zip(ring.devices, spaces, before, strict=True):
-            device.write_memory(space, 0, words)
+        ring.devices.write_space("weights", 0, before)
 
 
 # Programs.
@@ -316,8 +314,7 @@ _Programs = list[list[list[Command]]]
 
 def commands(data: bytes) -> list[Command]:
     """Commands of the region of a program; a ``ValueError`` if they are none."""
-    words = np.frombuffer(data, "<u4").astype(np.uint32).reshape(-1, DESCRIPTOR_WORDS)
-    return [Command.from_words(one) for one in words]
+    return [Command.from_words(words) for words in _words(data).reshape(-1, DESCRIPTOR_WORDS)]
 
 
 def _program_regions(ring: Ring) -> dict[str, bytes]:

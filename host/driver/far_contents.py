@@ -14,8 +14,8 @@ from hdl.config import Configuration
 from hdl.control.protocol import Operation
 from host.driver.command import Command, Event
 from host.driver.device import Device
+from host.driver.devices import Devices
 from host.driver.errors import DeviceTimeoutError
-from host.driver.transport import results_of
 from host.driver.words import Words
 
 __all__ = ["clear_far", "far_words_of", "read_far", "write_far"]
@@ -32,67 +32,51 @@ def far_words_of(config: Configuration) -> int:
     return 0 if config.compute is None else int(config.compute.far)
 
 
-def read_far(devices: Sequence[Device], windows: _Windows) -> dict[tuple[int, int], Words]:
+def read_far(devices: Devices, windows: _Windows) -> dict[tuple[int, int], Words]:
     """Contents of windows of the far memories, by rank and first element; a ``DeviceError`` if one is silent."""
     contents: dict[tuple[int, int], list[Words]] = {(rank, base): [] for rank, own in windows.items()
                                                     for base, _ in own}
     with _staged(devices, windows):
         for step in _steps(devices, windows):
             _move(devices, Operation.MOVE_IN, step)
-            parts = _read(devices, {rank: count for rank, (_, _, count) in step.items()})
+            parts = devices.read_space("activations", 0, {rank: count for rank, (_, _, count) in step.items()})
             for rank, (base, _, _) in step.items():
                 contents[rank, base].append(parts[rank])
     return {key: np.concatenate([np.empty(0, np.uint32), *parts]) for key, parts in contents.items()}
 
 
-def write_far(devices: Sequence[Device], contents: Mapping[tuple[int, int], Words]) -> None:
+def write_far(devices: Devices, contents: Mapping[tuple[int, int], Words]) -> None:
     """Write contents, by rank and first element, to far memories; see :func:`read_far`."""
     windows = {rank: [(base, words.size) for (owner, base), words in contents.items() if owner == rank]
                for rank, _ in contents}
     with _staged(devices, windows):
         for step in _steps(devices, windows):
-            _write(devices, {rank: contents[rank, base][first - base:first - base + count]
-                             for rank, (base, first, count) in step.items()})
+            devices.write_space("activations", 0, {rank: contents[rank, base][first - base:first - base + count]
+                                                   for rank, (base, first, count) in step.items()})
             _move(devices, Operation.MOVE_OUT, step)
 
 
-def clear_far(devices: Sequence[Device], windows: _Windows) -> None:
+def clear_far(devices: Devices, windows: _Windows) -> None:
     """Fill windows of far memories with zeros; see :func:`read_far`."""
     with _staged(devices, windows) as used:
-        _write(devices, {rank: np.zeros(count, np.uint32) for rank, count in used.items()})
+        devices.write_space("activations", 0, {rank: np.zeros(count, np.uint32) for rank, count in used.items()})
         for step in _steps(devices, windows):
             _move(devices, Operation.MOVE_OUT, step)
 
 
-def _near(device: Device) -> int:
-    return int(device.config.memory_map["activations"].number)
-
-
-def _read(devices: Sequence[Device], counts: Mapping[int, int]) -> dict[int, Words]:
-    """Words at the start of activation memories, of which numbers are given by rank."""
-    words = results_of([devices[rank].submit_read_memory(_near(devices[rank]), 0, count)
-                        for rank, count in counts.items()])
-    return dict(zip(counts, words, strict=True))
-
-
-def _write(devices: Sequence[Device], words: Mapping[int, Words]) -> None:
-    """Write words, by rank, to the start of activation memories."""
-    results_of([devices[rank].submit_write_memory(_near(devices[rank]), 0, own) for rank, own in words.items()])
-
-
 @contextlib.contextmanager
-def _staged(devices: Sequence[Device], windows: _Windows) -> Iterator[dict[int, int]]:
+def _staged(devices: Devices, windows: _Windows) -> Iterator[dict[int, int]]:
     """Use the start of activation memories for parts of these windows: numbers of words, by rank."""
     used = {rank: min(max((count for _, count in own), default=0), int(devices[rank].config.compute.activations))
             for rank, own in windows.items()}
-    before = _read(devices, used)
+    before = devices.read_space("activations", 0, used)
     try:
         yield used
     finally:
-        _write(devices, before)
+        devices.write_space("activations", 0, before)
 
 
-def _steps(devices: Sequence[Device], windows: _Windows) -> Iterator[dict[int, tuple[int, int, int]]]:
+def _steps(devices: Devices, windows: _Windows) -> Iterator[dict[int, tuple[int, int, int]]]:
     """Parts that fit into the activation memories: by rank the window, and first element and length of the part."""
     parts = {rank: [(base, first, min(int(devices[rank].config.compute.activations), base + count - first))
                     for base, count in own
@@ -102,7 +86,7 @@ def _steps(devices: Sequence[Device], windows: _Windows) -> Iterator[dict[int, t
         yield {rank: own[number] for rank, own in parts.items() if number < len(own)}
 
 
-def _move(devices: Sequence[Device], operation: Operation, step: Mapping[int, tuple[int, int, int]]) -> None:
+def _move(devices: Devices, operation: Operation, step: Mapping[int, tuple[int, int, int]]) -> None:
     """Move a part between the start of the activation memory and the far memory, on each node that has one."""
     for rank, (_, first, count) in step.items():
         device = devices[rank]

@@ -26,7 +26,7 @@ Two vectors at the same time::
 
 import functools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hdl.config import Configuration
 from host.driver.command_queueing import CommandQueueing
@@ -110,6 +110,11 @@ class ConnectedNodes:
         self.commands.begin_epoch()
 
 
+def _part(name: str) -> Any:
+    """Part of a ring that a feature has, made when it is used."""
+    return functools.cached_property(lambda ring: feature(name).part(ring))
+
+
 class Ring(ConnectedNodes):
     """Nodes in a ring, in the order of their ranks; :class:`~hdl.ring.topology.RingTopology` has the neighbours."""
 
@@ -122,26 +127,11 @@ class Ring(ConnectedNodes):
         self.collectives = RingCollectives(self.partition, self.memory, self.settings, self.commands, self.formats)
         self.local = NodeOperations(self.devices, self.memory, self.settings, self.commands)
 
-    @functools.cached_property
-    def programs(self) -> "RingPrograms":
-        """Programs, of which nodes without program memories are sent the commands."""
-        programs: RingPrograms = feature("programs").part(self)
-        return programs
-
-    @functools.cached_property
-    def quorum(self) -> "QuorumUpdates":
-        """Updates that wait for a quorum; a ``ValueError`` if nodes have no rounds."""
-        updates: QuorumUpdates = feature("quorum").part(self)
-        return updates
-
-    @functools.cached_property
-    def compute(self) -> "ListCompute":
-        """Lists of layers; a ``ValueError`` if nodes do not compute."""
-        lists: ListCompute = feature("compute").part(self)
-        return lists
-
-    @functools.cached_property
-    def inference(self) -> "NodeInference":
-        """Quantized inference; a ``ValueError`` if nodes have none."""
-        inference: NodeInference = feature("quantization").part(self)
-        return inference
+    #: Programs; nodes without program memories are sent their commands.
+    programs: "functools.cached_property[RingPrograms]" = _part("programs")
+    #: Updates that wait for a quorum; a ``ValueError`` if nodes have no rounds.
+    quorum: "functools.cached_property[QuorumUpdates]" = _part("quorum")
+    #: Lists of layers; a ``ValueError`` if nodes do not compute.
+    compute: "functools.cached_property[ListCompute]" = _part("compute")
+    #: Quantized inference; a ``ValueError`` if nodes have none.
+    inference: "functools.cached_property[NodeInference]" = _part("quantization")
