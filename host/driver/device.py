@@ -42,12 +42,7 @@ from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, Kind, Registe
 from hdl.control.tenancy import PRIVILEGED
 from host.driver.command import Command, Event, ProgramRun
 from host.driver.elements import element_format
-from host.driver.errors import (
-    REFUSALS,
-    ConfigurationError,
-    DeviceTimeoutError,
-    ProtocolError,
-)
+from host.driver.errors import REFUSALS, ConfigurationError, DeviceTimeoutError, ProtocolError
 from host.driver.trace import TraceRecord, records
 from host.driver.transport import Pending, Request, Transport
 from host.driver.words import Words, bits_of, field_values, fields, from_bits, pack, places, to_bits

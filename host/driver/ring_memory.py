@@ -273,8 +273,7 @@ class RingMemory:
 
     # Words.
 
-    def _write_vectors(self, part: str, vectors: Rows, where: Where | None, *,
-                       space: str | None = None) -> None:
+    def _write_vectors(self, part: str, vectors: Rows, where: Where | None, *, space: str | None = None) -> None:
         """Write one vector per node into the buffer of a part."""
         length = max((len(vector) for vector in vectors), default=0)
         buffer = place(length if where is None else where, part)
@@ -285,8 +284,7 @@ class RingMemory:
     def _write_zeros(self, space: str, buffer: Buffer) -> None:
         self.write_space(space, [np.zeros(buffer.length, dtype=np.uint32)] * len(self._devices), base=buffer.base)
 
-    def write_space(self, space: str, vectors: Rows, *, base: int = 0,
-                    ranks: Sequence[int] | None = None) -> None:
+    def write_space(self, space: str, vectors: Rows, *, base: int = 0, ranks: Sequence[int] | None = None) -> None:
         """Write one vector per node, in order of rank, to a memory of all nodes, or of some ranks."""
         if len(vectors) != len(self._devices):
             raise ValueError(f"Vectors must be one per node, {len(self._devices)}, not {len(vectors)}")

@@ -24,7 +24,7 @@ class RingSettings:
         return dict(self._known)
 
     def forget(self) -> None:
-        """Write all values the next time, whichever nodes hold."""
+        """Take no values as known, so that all are written the next time."""
         self._known = {}
 
     def write(self, settings: Settings | FixedSettings) -> None:

@@ -12,8 +12,6 @@ _RECORD = places(trace_record_layout())
 #: Records that may be in the memory of the trace before its pointer counts them, or be overwritten meanwhile.
 _UNDER_WAY = 1
 
-_COUNTS = 1 << 32
-
 
 class TraceError(Exception):
     """A trace that lacks records, or is not that of the program."""
@@ -41,7 +39,7 @@ def records(words: Words, pointer: int, since: int | None = None) -> list[TraceR
     if since is None:
         # The pointer wraps after 2^32 records; then, as at the start, a small value means few records.
         since = max(0, pointer - kept + _UNDER_WAY) if pointer > kept else 0
-    count = (pointer - since) % _COUNTS
+    count = (pointer - since) % (1 << 32)
     if count > kept:
         raise TraceError(f"Trace must have at most {kept} records, not {count:,}: run fewer passes at a time")
     rows = words.reshape(kept, 2)

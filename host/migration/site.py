@@ -11,16 +11,7 @@ from typing import Any
 
 from hdl.compression.registry import RAW
 from host.checkpoints.archive import unpack_state
-from host.checkpoints.checkpoint import (
-    Expectation,
-    ProcessFrame,
-    Stamp,
-    admit,
-    examine,
-    given_back,
-    make,
-    restore,
-)
+from host.checkpoints.checkpoint import Expectation, ProcessFrame, Stamp, admit, examine, given_back, make, restore
 from host.checkpoints.device_frame import DeviceFrame, Windows, load, read, scrub, verify, windows_of
 from host.checkpoints.rejections import ReadBackError, StaleError
 from host.driver.memory import errors_base, packed_words

@@ -26,10 +26,10 @@ _HEADER, _ACCESS = places(header_layout()), places(access_layout())
 
 
 class PortTime:
-    """Time of the host ports of a ring's nodes for transfers that bypassed them, in a simulation's ``cycle``.
+    """Time of the host ports of a ring's nodes for transfers that bypassed them.
 
     It is exact as long as the host waits for a node's answers before it sends the node other requests than for
-    memory. A run of the simulation that waits for a packet ends at a multiple of ``grid`` cycles.
+    memory. ``cycle`` returns the cycle of the simulation; a run that waits for a packet ends at a multiple of ``grid``.
     """
 
     def __init__(self, cycle: Callable[[], int] = lambda: 0, grid: int = 16) -> None:
