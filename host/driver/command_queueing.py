@@ -80,6 +80,7 @@ class CommandQueueing:
     """Queue of the commands on all nodes."""
 
     def __init__(self, devices: Devices, counters: RingCounters):
+        self.nodes = len(devices)
         self._devices = devices
         self._counters = counters
         self._timeout = devices.timeout
@@ -90,11 +91,6 @@ class CommandQueueing:
         last = devices.config.queues - 1
         self._queues = {operation.code: last if operation.queue is None else min(operation.queue, last)
                         for config in devices.configs for operation in operations(config)}
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        return len(self._devices)
 
     @property
     def numbers(self) -> tuple[int, int]:

@@ -69,15 +69,11 @@ class Devices(tuple[Device, ...]):
             raise ValueError("A ring must have at least one node")
         if not 1 <= timeout < 1 << 30:
             raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
-        # each configuration of a node
+        # each configuration of a node, and that of rank 0, for parameters that are alike
         self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self))
+        self.config = self.configs[0]
         self.formats = Formats(self.configs)
         self.timeout = timeout  # cycles without a word on a node's links after which it abandons a command
-
-    @property
-    def config(self) -> Configuration:
-        """Configuration of rank 0, for parameters that are alike."""
-        return self.configs[0]
 
     @property
     def privileged(self) -> bool:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from hdl.config import Configuration
 from host.driver.command_queueing import CommandQueueing
 from host.driver.device import Device
-from host.driver.devices import TIMEOUT, Devices, Formats
+from host.driver.devices import TIMEOUT, Devices
 from host.driver.diagnosis import RingError
 from host.driver.node_operations import NodeOperations
 from host.driver.planned_lists import PlannedLists
@@ -54,24 +54,12 @@ class ConnectedNodes:
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
         self.devices = Devices(devices, timeout=timeout)
+        self.nodes = len(self.devices)
+        self.config: Configuration = self.devices.config  # of the first node, for what all have alike
+        self.formats = self.devices.formats
         self.settings = RingSettings(self.devices)
         self.counters = RingCounters(self.devices)
         self.commands = CommandQueueing(self.devices, self.counters)
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        return len(self.devices)
-
-    @property
-    def config(self) -> Configuration:
-        """Configuration of the first node, for what all have alike."""
-        return self.devices.config
-
-    @property
-    def formats(self) -> Formats:
-        """Formats of elements, memory rows, segments and codecs."""
-        return self.devices.formats
 
     def connect(self) -> None:
         """Check that every device is a node of the expected configuration, and put the ring in order, as a privileged

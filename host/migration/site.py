@@ -116,7 +116,8 @@ class Site:
                  clock: Callable[[], float] = time.time):
         if config.overlap is not None or config.compute != HOST:
             raise ValueError("Job to be migrated must have no schedule, and a host that computes")
-        self.name, self._folder = name, folder
+        self.name = name
+        self.path = folder / NAME  # file of the checkpoint
         self._fabric, self._workload, self._config, self._keys, self._clock = fabric, workload, config, keys, clock
         self._forget()
 
@@ -130,11 +131,6 @@ class Site:
         self._before: DeviceFrame | None = None
         self._loaded: _Loaded | None = None
         self._sequence = 0  # number of the checkpoint that the run continues from
-
-    @property
-    def path(self) -> Path:
-        """File of the checkpoint."""
-        return self._folder / NAME
 
     @property
     def cycles(self) -> int:

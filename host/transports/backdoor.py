@@ -29,7 +29,7 @@ class PortTime:
     """Time of the host ports of a ring's nodes for transfers that bypassed them.
 
     It is exact as long as the host waits for a node's answers before it sends the node other requests than for
-    memory. ``cycle`` returns the cycle of the simulation; a run that waits for a packet ends at a multiple of ``grid``.
+    memory. ``cycle`` returns the simulation's cycle; a run that waits for a packet ends at a multiple of ``grid``.
     """
 
     def __init__(self, cycle: Callable[[], int] = lambda: 0, grid: int = 16) -> None:
