@@ -26,7 +26,7 @@ class LinkError(DeviceError):
 
 
 class LinkLostError(LinkError):
-    """The serial port is gone, or the board behind it no longer answers."""
+    """The serial port is gone, or the board no longer answers."""
 
 
 class BoardResetError(LinkError):
