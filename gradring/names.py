@@ -1,10 +1,10 @@
 """Names of a clone's packages: hdl, sim, host and boards are its own, whatever files a script has with these names.
 
 The packages of a clone have short names, which a script's own ``sim.py``, or an entry of ``PYTHONPATH``, would hide.
-Importing this module, which the package does first, puts a finder before all others, so that the code of gradring
-always imports the clone's. A script that imports a module of its own by one of these names has that one; it is loaded
-as ``_gradring_script.sim``. ``importlib.import_module`` and ``python -m`` take the clone's. In an installed wheel the
-packages are within gradring, and nothing is done.
+The package imports this module first, which puts a finder before all others, so that the code of gradring always
+imports the clone's packages, as do ``importlib.import_module`` and ``python -m``. A script's own module with one of
+these names is loaded as ``_gradring_script.sim``, for imports by the script. In an installed wheel the packages are
+within gradring, and this module does nothing.
 
 ``python -P names.py MODULE ARGUMENTS`` runs a module of the clone as ``python -m`` does, from any folder.
 """
@@ -13,6 +13,7 @@ import builtins
 import importlib
 import importlib.machinery
 import importlib.util
+import itertools
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
@@ -47,11 +48,7 @@ class _Finder:
 
 def _search_path() -> list[str]:
     """Entries of ``sys.path`` that come before the clone."""
-    entries = list(sys.path)
-    for number, entry in enumerate(entries):
-        if Path(entry).resolve() == _ROOT:
-            return entries[:number]
-    return entries
+    return list(itertools.takewhile(lambda entry: Path(entry).resolve() != _ROOT, sys.path))
 
 
 def _hides(name: str) -> bool:
@@ -103,7 +100,7 @@ def _is_own(module: ModuleType) -> bool:
 def install(*, always: bool = False) -> None:
     """Bind the names to the packages of the clone, for the code of gradring, in this process.
 
-    With ``always``, imports are looked at even if no module hides a name yet, since the script's folder is not known.
+    With ``always``, later imports are checked even if no module hides a name yet: the script's folder is unknown.
     """
     if (Path(__file__).parent / PACKAGES[0]).is_dir():  # a wheel
         return

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from host.training.stages import RingStages
     from host.training.updates import UpdateExecutor
     from host.training.workloads import Workload
-    from host.transports.golden.nodes import GoldenNodes
-    from host.transports.golden.part import GoldenPart
+    from host.transports.golden.nodes import GoldenNodes, GoldenPart
 
 __all__ = ["Feature", "feature", "features_of"]
 

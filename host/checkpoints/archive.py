@@ -1,13 +1,12 @@
 """The container of a checkpoint: a tar archive of a manifest, its HMAC-SHA256 and the regions, in that order.
 
-The archive is canonical: names and sizes fix every other byte of a header, and a reader compares. So it needs nothing
-of a header but the size of the manifest, and of everything behind it not even that. Regions follow each other in the
-order of their names. ``tar xf`` unpacks the file.
+The archive is canonical: names and sizes fix every other byte of a header, and a reader compares, so it takes nothing
+from headers but the size of the manifest. Regions are in the order of their names. ``tar xf`` unpacks the file.
 
-The manifest is canonical JSON, and every field is checked before any of them is used. Canonical means that the same
-value has the same bytes: keys are sorted, there is no blank, and every character is of ASCII. A manifest that is not
-in this form is refused, so nothing can be hidden in it, such as a key that is there twice. The state of a process is
-regions: a text of canonical JSON, and arrays as npy files beside it.
+The manifest is canonical JSON: keys are sorted, there is no blank, and every character is of ASCII, so that the same
+value has the same bytes. A manifest in another form is refused, so nothing can be hidden in it, such as a key with
+two values. Every field is checked before any of them is used. The state of a process has a region of canonical JSON,
+and regions with arrays as npy files.
 
 A reader reads no further than the sizes that it has checked: 512 bytes, the manifest of at most
 :data:`LARGEST_MANIFEST` bytes, and the regions that the manifest names.
@@ -35,8 +34,8 @@ from sim import json_files
 from sim.fields import integer, mapping, optional, pair, record, several, text
 
 __all__ = ["FAR", "FORMAT", "LARGEST", "LARGEST_MANIFEST", "LARGEST_REGION", "MOST_REGIONS", "SCHEMA", "STATE",
-           "Archive", "array_region", "canonical", "device_region", "idle_region", "listed", "open_archive", "pack",
-           "pack_state", "parse", "program_region", "unpack_state"]
+           "Archive", "array_region", "canonical", "device_region", "digests", "idle_region", "listed",
+           "open_archive", "pack", "pack_state", "parse", "program_region", "unpack_state"]
 
 SCHEMA = "gradring.checkpoint"
 
@@ -52,11 +51,14 @@ _LARGEST_SPACE = 1 << 28
 
 
 def canonical(value: Any) -> bytes:
-    """The bytes of a value of numbers, texts, lists and dictionaries whose keys are texts.
-
-    Raises ``ValueError`` if a number is not finite.
-    """
+    """Bytes of a value of numbers, texts, lists and dictionaries with texts as keys; a ``ValueError`` if a number is
+    not finite."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def digests(regions: Mapping[str, bytes]) -> bytes:
+    """Canonical bytes of the SHA-256 of each region."""
+    return canonical({name: hashlib.sha256(data).hexdigest() for name, data in regions.items()})
 
 
 def device_region(rank: int, space: str, base: int) -> str:
@@ -87,7 +89,7 @@ _NODE = record(
     contract=mapping(_name, lambda value: isinstance(value, bool | str), 32),
     programs=_programs, windows=mapping(_name, _windows, MOST_SPACES))
 
-#: Banks of programs: the next set, the number of the latest edit, and number and set of the program that waits.
+#: Banks of programs: the next set, the number of the latest edit, and the number and set of the waiting program.
 _BANKS = record(set=integer(0, 0xFFFF), latest=integer(0, 0xFFFF), model=integer(0, 255),
                 due=optional(integer(0, 0xFFFF)))
 
@@ -113,10 +115,10 @@ _FIELDS = {
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """The manifest of its bytes.
+    """Decode a manifest.
 
-    Raises ``MalformedError`` if the bytes are no canonical JSON, or a field is missing, unknown or of another form,
-    and ``BadVersionError`` if the manifest is of another schema or format.
+    Raises ``MalformedError``: the bytes are no canonical JSON, or a field is missing, unknown or of another form;
+    ``BadVersionError``: the manifest is of another schema or format.
     """
     try:
         value = json_files.parse(data)
@@ -129,7 +131,8 @@ def parse(data: bytes) -> dict[str, Any]:
     if not isinstance(schema, str) or not integer(0, 1 << 62)(number):
         raise MalformedError("manifest must have a schema and the number of its format")
     if (schema, number) != (SCHEMA, FORMAT):
-        raise BadVersionError(f"file must be of schema {SCHEMA}, format {FORMAT}, not {_short(schema)}, {number}")
+        short = schema if len(schema) <= 40 else schema[:40] + "…"
+        raise BadVersionError(f"file must be of schema {SCHEMA}, format {FORMAT}, not {short!r}, {number}")
     device = value.get("device")
     if isinstance(device, dict) and "contract" in device:
         raise BadVersionError("file must have a contract for each node, not one for all, as files had before")
@@ -142,12 +145,8 @@ def parse(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _short(name: str) -> str:
-    return repr(name if len(name) <= 40 else name[:40] + "…")
-
-
 def _check_regions(manifest: dict[str, Any]) -> None:
-    """Raise ``MalformedError`` unless the regions are those that the frames name, in the order of their names."""
+    """Raise ``MalformedError`` unless the frames name these regions, which must be in the order of their names."""
     regions = {region["name"]: region for region in manifest["regions"]}
     if list(regions) != sorted(regions) or len(regions) != len(manifest["regions"]):
         raise MalformedError("regions must be in the order of their names, each of them once")
@@ -180,7 +179,7 @@ def _check_nodes(device: dict[str, Any]) -> None:
 
 def _windows_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Size of each region with the contents of a window of a node; ``MalformedError`` for windows that overlap."""
-    expected = {}
+    expected: dict[str, dict[str, Any]] = {}
     for space, windows in node["windows"].items():
         end = 0
         if space == FAR and any(base % BASE_ALIGNMENT for base, _ in windows):
@@ -215,31 +214,25 @@ def array_region(number: int) -> str:
 
 
 def pack_state(value: Any) -> dict[str, bytes]:
-    """Regions of a state.
-
-    Parameters
-    ----------
-    value : object
-        None, numbers, texts and arrays, in lists and in dictionaries whose keys are texts.
-    """
+    """Regions of a state of None, numbers, texts and arrays, in lists and in dictionaries with texts as keys."""
     arrays: list[npt.NDArray[Any]] = []
     text = canonical(_pack(value, arrays))
     return {STATE: text, **{array_region(number): _npy(array) for number, array in enumerate(arrays)}}
 
 
 def unpack_state(regions: dict[str, bytes]) -> Any:
-    """The state of its regions, whose digests have been checked.
+    """Unpack the state of a process from regions with checked digests.
 
-    Raises ``MalformedError`` if a region is not in the form that :func:`pack_state` gives it.
+    Raises ``MalformedError`` if a region is not in the form of :func:`pack_state`.
     """
     try:
-        found = _unpack(json_files.parse(regions[STATE], largest=LARGEST_REGION), regions)
-        same = canonical(_pack(found, [])) == regions[STATE]
+        state = _unpack(json_files.parse(regions[STATE], largest=LARGEST_REGION), regions)
+        same = canonical(_pack(state, [])) == regions[STATE]
     except (ValueError, TypeError, KeyError, IndexError):
         raise MalformedError("state of the process must be canonical JSON that names its arrays") from None
     if not same:
         raise MalformedError("state of the process must be canonical JSON that names its arrays in order")
-    return found
+    return state
 
 
 def _pack(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
@@ -281,7 +274,7 @@ def _npy(array: npt.NDArray[Any]) -> bytes:
 
 
 def _array(data: bytes) -> npt.NDArray[Any]:
-    """The array of a npy file; no memory is taken before its size is known to be that of the data."""
+    """The array of a npy file; no memory is taken before its size is checked against the data."""
     file = io.BytesIO(data)
     dtype, shape, fortran, length = read_header(file, "of a state")
     rest = data[length:]
@@ -305,7 +298,7 @@ _END = bytes(2 * _BLOCK)
 
 @dataclasses.dataclass(frozen=True)
 class Archive:
-    """A checkpoint whose structure is right; nothing else of it has been checked."""
+    """A checkpoint with a checked structure, and otherwise unchecked contents."""
 
     manifest: dict[str, Any]
     regions: dict[str, bytes]
@@ -318,7 +311,7 @@ class Archive:
             raise BadMacError("manifest must have the HMAC of this key: it was changed, or made with another one")
 
     def check_regions(self) -> None:
-        """Raise ``BadRegionError`` for the first region whose contents are not those of the manifest."""
+        """Raise ``BadRegionError`` for the first region with other contents than in the manifest."""
         for one in self.manifest["regions"]:
             name = one["name"]
             if hashlib.sha256(self.regions[name]).hexdigest() != one["sha256"]:
@@ -335,16 +328,9 @@ def listed(regions: Mapping[str, bytes]) -> list[dict[str, Any]]:
 
 
 def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) -> bytes:
-    """The bytes of a checkpoint.
+    """The bytes of a checkpoint with these fields of the manifest, to which schema, format and regions are added.
 
     Raises ``ValueError``: the fields are not those of a manifest, or the checkpoint would be too large.
-
-    Parameters
-    ----------
-    fields : mapping
-        Fields of the manifest, apart from schema, format and regions.
-    key : bytes
-        Key of the HMAC.
     """
     raw = canonical({**fields, "schema": SCHEMA, "format": FORMAT, "regions": listed(regions)})
     parse(raw)
@@ -359,8 +345,8 @@ def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) ->
 def open_archive(source: bytes | BinaryIO) -> Archive:
     """Read the structure of a checkpoint.
 
-    Raises ``MalformedError`` if the bytes are no checkpoint, not a whole one, or not in the canonical form, and
-    ``BadVersionError`` if the file is of another format.
+    Raises ``MalformedError``: the bytes are no checkpoint, not a whole one, or not in the canonical form;
+    ``BadVersionError``: the file is of another format.
     """
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     header = file.read(_BLOCK)

@@ -1,18 +1,27 @@
 """Checkpoints of format 1: made of a process frame, a device frame or both, and restored after all checks.
 
-:func:`examine` makes the checks that need no target, and :func:`admit` those of a target; both together are in the
-order of :class:`~host.checkpoints.rejections.Cause`. Until the last of them has passed, nothing is written.
+:func:`examine` makes the checks that need no target, and then :func:`admit` those of a target, in the order of
+:class:`~host.checkpoints.rejections.Cause`. Until the last check has passed, nothing is written.
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import hmac
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
-from hdl.ring.topology import RingTopology
-from host.checkpoints.archive import FAR, Archive, canonical, listed, open_archive, pack, pack_state, unpack_state
+from host.checkpoints.archive import (
+    FAR,
+    Archive,
+    canonical,
+    digests,
+    listed,
+    open_archive,
+    pack,
+    pack_state,
+    unpack_state,
+)
 from host.checkpoints.device_frame import (
     CARRIED,
     DeviceFrame,
@@ -21,6 +30,7 @@ from host.checkpoints.device_frame import (
     forget_programs,
     load,
     missing,
+    peers_of,
     read,
     verify,
     windows_of,
@@ -39,21 +49,19 @@ from host.driver.errors import DeviceError
 from host.driver.far_contents import far_words_of
 from host.driver.ring import Ring
 
-__all__ = ["NO_NONCE", "Expectation", "ProcessFrame", "Stamp", "admit", "check_watermark", "examine", "given_back",
-           "make", "restore", "watermark"]
+__all__ = ["Expectation", "ProcessFrame", "Stamp", "admit", "check_watermark", "examine", "given_back", "make",
+           "restore", "watermark"]
 
 #: Memory spaces that have weights.
 _SPACES = ("weights", "masters", "codebook")
 
 
 def watermark(manifest: dict[str, Any], key: bytes) -> str:
-    """The watermark of the model that a manifest describes, in hexadecimal digits.
+    """The watermark of the model that a manifest describes, in hexadecimal digits: an HMAC with the owner's key.
 
-    It is an HMAC with the key of the model's owner. Whoever runs the fabric has the key of the checkpoint's HMAC, and
-    not this one: so a model with other weights, or of another structure, cannot be passed off as the owner's.
-
-    The structure is the contracts and the windows of the nodes; the weights are the digests of the regions that have
-    them. A checkpoint without device frame is marked as a whole.
+    The operator of the fabric has the key of the checkpoint's HMAC, and not this one: so a model with other weights,
+    or of another structure, cannot be passed off as the owner's. The structure is the contracts and the windows of
+    the nodes; the weights are the digests of their regions. A checkpoint without device frame is marked as a whole.
     """
     device, regions = manifest["device"], manifest["regions"]
     if device is None:
@@ -67,14 +75,11 @@ def watermark(manifest: dict[str, Any], key: bytes) -> str:
 
 def check_watermark(manifest: dict[str, Any], key: bytes) -> None:
     """Raise ``WrongWatermarkError`` unless the manifest has the watermark of this owner."""
-    found = manifest["watermark"]
-    if found is None or not hmac.compare_digest(found, watermark(manifest, key)):
+    mark = manifest["watermark"]
+    if mark is None or not hmac.compare_digest(mark, watermark(manifest, key)):
         raise WrongWatermarkError("model must have the watermark of this owner: its structure or its weights are "
                                   "others, or another key has marked it")
 
-
-#: Nonce of a checkpoint that was made for no restore in particular.
-NO_NONCE = "0" * 32
 
 #: Seconds by which the clocks of source and target may differ.
 _SKEW = 5
@@ -84,15 +89,15 @@ _SKEW = 5
 class Stamp:
     """Origin of a checkpoint."""
 
-    sequence: int = 0  # number of the checkpoint, larger than those of all before it
+    sequence: int = 0  # number of the checkpoint, larger than any earlier one
     time: int = 0  # seconds since 1970
-    nonce: str = NO_NONCE  # number that the target has drawn, in 32 hexadecimal digits
+    nonce: str = "0" * 32  # number that the target has drawn, in hexadecimal digits; zeros for any restore
     tenant: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """Checkpoints that a restore takes."""
+    """Checkpoints that a restore accepts."""
 
     tenant: int = 0
     now: int = 0  # seconds since 1970
@@ -106,28 +111,18 @@ class ProcessFrame:
     """Frame of the process that gives nodes their commands."""
 
     state: Any  # see :func:`host.checkpoints.archive.pack_state`
-    # steps so far, and the pass over the examples
-    step: int = 0
-    epoch: int = 0
-    # state of the order of the examples, of which the manifest has the digest; None where there is none
-    order: Any = None
+    step: int = 0  # steps so far
+    epoch: int = 0  # pass over the examples
+    order: Any = None  # state of the order of the examples, for a digest in the manifest; None without an order
     nodes: int = 1
-    # words of each memory space that the process uses on a node
-    words: dict[str, int] = dataclasses.field(default_factory=dict)
+    words: dict[str, int] = dataclasses.field(default_factory=dict)  # words in use of each memory space of a node
 
 
 def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes, owner: bytes | None = None,
          stamp: Stamp | None = None) -> bytes:
-    """The bytes of a checkpoint: the same for the same frames, stamp and keys.
+    """The bytes of a checkpoint of one or two frames, which are the same for the same frames, stamp and keys.
 
-    Parameters
-    ----------
-    process, device : optional
-        Frames; one may be missing.
-    key : bytes
-        Key of the manifest's HMAC.
-    owner : bytes, optional
-        Key of the watermark; without it the checkpoint has none.
+    The ``key`` is that of the manifest's HMAC; the key of an ``owner`` adds a watermark.
     """
     stamp = Stamp() if stamp is None else stamp
     regions: dict[str, bytes] = {} if device is None else dict(device.regions)
@@ -135,10 +130,7 @@ def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes
                               "device": None if device is None else device.fields}
     if process is not None:
         packed = pack_state(process.state)
-        order = None
-        if process.order is not None:
-            order = hashlib.sha256(canonical({name: hashlib.sha256(data).hexdigest() for name, data in
-                                              pack_state(process.order).items()})).hexdigest()
+        order = None if process.order is None else hashlib.sha256(digests(pack_state(process.order))).hexdigest()
         fields["process"] = {"step": process.step, "epoch": process.epoch, "order": order, "arrays": len(packed) - 1,
                              "resources": {"nodes": process.nodes, "words": process.words}}
         regions |= packed
@@ -167,30 +159,22 @@ def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | Non
     return archive
 
 
-def admit(archive: Archive, ring: Ring, *,
-          watermarked: Callable[[dict[str, Any]], None] | None = None) -> DeviceFrame:
-    """Make the checks of a target, from TOO_SMALL to BAD_REGION, and nothing else.
-
-    Parameters
-    ----------
-    archive : Archive
-        Result of :func:`examine`, with a device frame.
-    watermarked : callable, optional
-        Takes the manifest, and raises ``WrongWatermarkError``; the process has it, and the key in it.
-    """
+def admit(archive: Archive, ring: Ring, *, owner: bytes | None = None) -> DeviceFrame:
+    """Make the checks of a target, from TOO_SMALL to BAD_REGION, of the result of :func:`examine`; that of the
+    watermark with the key of its ``owner`` only."""
     device = archive.manifest["device"]
     if device is None:
         raise TooSmallError("checkpoint must have a device frame to be restored on nodes")
     _check_room(archive.manifest, ring)
     contracts = contracts_of([one.config for one in ring.devices])
-    for rank, (mine, node) in enumerate(zip(contracts, device["nodes"], strict=False)):
+    for rank, (own, node) in enumerate(zip(contracts, device["nodes"], strict=False)):
         contract = node["contract"]
-        if mine != contract:
-            differ = ", ".join(f"{name} {contract.get(name)!r}, not {mine.get(name)!r}"
-                               for name in sorted({*mine, *contract}) if mine.get(name) != contract.get(name))
+        if own != contract:
+            differ = ", ".join(f"{name} {contract.get(name)!r}, not {own.get(name)!r}"
+                               for name in sorted({*own, *contract}) if own.get(name) != contract.get(name))
             raise WrongContractError(f"node {rank} must compute with {differ}")
-    if watermarked is not None:
-        watermarked(archive.manifest)
+    if owner is not None:
+        check_watermark(archive.manifest, owner)
     _check_peers(device["ring"], ring)
     archive.check_regions()
     for name, data in archive.regions.items():
@@ -204,25 +188,14 @@ def admit(archive: Archive, ring: Ring, *,
 
 def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | None = None,
             expected: Expectation | None = None) -> tuple[Any, DeviceFrame]:
-    """Bring nodes to the state of a checkpoint, without starting anything.
+    """Bring nodes to the state of a checkpoint, without starting anything, and check the watermark with the key of
+    its ``owner`` only.
 
-    Raises ``RejectionError``: the target is what it was.
-
-    Parameters
-    ----------
-    ring : Ring
-        Target, in order and idle.
-    owner : bytes, optional
-        Key of the watermark, which is then checked.
-
-    Returns
-    -------
-    (object, DeviceFrame)
-        State of the process, None without process frame, and the frame of the nodes.
+    Returns the state of the process, None without process frame, and the frame of the nodes. Raises
+    ``RejectionError``, and leaves the target as it was. The target must be in order and idle.
     """
     archive = examine(source, key=key, expected=expected)
-    frame = admit(archive, ring, watermarked=None if owner is None else lambda manifest: check_watermark(
-        manifest, owner))
+    frame = admit(archive, ring, owner=owner)
     state = unpack_state(archive.regions) if archive.manifest["process"] is not None else None
     before = read(ring, windows_of(frame))
     with given_back(ring, before):
@@ -233,8 +206,8 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
 
 @contextlib.contextmanager
 def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
-    """Give nodes back the frame that they had ``before`` if they are found not to hold what was loaded, which has no
-    other windows; the ``ReadBackError`` is raised again."""
+    """Give nodes back the frame that they had ``before``, with the same windows as the loaded one, after a
+    ``ReadBackError``, which is raised again."""
     try:
         yield
     except ReadBackError:
@@ -269,8 +242,7 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
 
 def _check_peers(described: dict[str, Any], ring: Ring) -> None:
     """Raise ``WrongPeersError`` unless the target is such a ring, and all of its nodes answer."""
-    topology = RingTopology(ring.nodes)
-    peers = [[topology.predecessor(rank), topology.successor(rank)] for rank in range(ring.nodes)]
+    peers = peers_of(ring.nodes)
     if (described["size"], described["topology"], described["peers"]) != (ring.nodes, "ring", peers):
         raise WrongPeersError(f"target must be a {described['topology']} of {described['size']} nodes with the peers "
                               f"{described['peers']}, not a ring of {ring.nodes} with {peers}")

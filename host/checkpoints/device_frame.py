@@ -1,7 +1,7 @@
 """The device frame of a checkpoint: the nodes of a ring, read and written through their host ports.
 
-A frame has what later commands depend on, and nothing of the fabric: a ring of other latencies, lanes, threads or
-intervals of the optimizer goes on from it with the same bits. docs/checkpoints.md lists what is left out, and why.
+A frame has all that later commands depend on, and nothing of the fabric: a ring with other latencies, lanes, threads
+or intervals of the optimizer continues from it with the same bits. docs/checkpoints.md lists the rest, with reasons.
 """
 
 import contextlib
@@ -20,17 +20,18 @@ from hdl.control.protocol import DESCRIPTOR_WORDS, Operation
 from hdl.control.registers import REGISTERS, Access, register
 from hdl.group import GROUP
 from hdl.ring.topology import RingTopology
-from host.checkpoints.archive import FAR, canonical, device_region, idle_region, program_region
+from host.checkpoints.archive import FAR, canonical, device_region, digests, idle_region, program_region
 from host.checkpoints.rejections import ReadBackError, TooSmallError
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.errors import WrongProgramError
 from host.driver.far_contents import clear_far, far_words_of, read_far, write_far
 from host.driver.ring import Ring
+from host.driver.transport import results_of
 
-__all__ = ["CARRIED", "MOST", "DeviceFrame", "Live", "ProgramFields", "Windows", "catch_up", "commands",
-           "contracts_of", "digest", "forget_programs", "load", "load_programs", "missing", "program_fields",
-           "program_regions", "read", "scrub", "verify", "verify_programs", "whole", "windows_of"]
+__all__ = ["CARRIED", "MOST", "DeviceFrame", "Live", "Windows", "commands", "contracts_of", "digest",
+           "forget_programs", "load", "missing", "peers_of", "read", "scrub", "verify", "verify_programs", "whole",
+           "windows_of"]
 
 #: Ranges of each memory space that are live: first element and number of elements, in order.
 Windows: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
@@ -59,22 +60,21 @@ class DeviceFrame:
 
     @property
     def live_words(self) -> int:
-        """Words of the windows of the node that has most."""
+        """Largest number of words that the windows of a node have."""
         return max(sum(int(count) for windows in node["windows"].values() for _, count in windows)
                    for node in self.fields["nodes"])
 
     @property
     def digest(self) -> str:
         """SHA-256 of the frame."""
-        parts = canonical({name: hashlib.sha256(data).hexdigest() for name, data in self.regions.items()})
-        return hashlib.sha256(canonical(self.fields) + parts).hexdigest()
+        return hashlib.sha256(canonical(self.fields) + digests(self.regions)).hexdigest()
 
 
 def contracts_of(configs: Sequence[Configuration]) -> list[dict[str, bool | str]]:
     """Properties of each node of a ring that decide the bits of results.
 
-    Lanes, segments, intervals and latencies are not among them: no sum depends on those. Roles, and whether weights
-    can be fetched in formats, are among them where there are workers: elsewhere a server does what any node does.
+    No sum depends on lanes, segments, intervals and latencies. Roles, and whether weights can be fetched in formats,
+    count where there are workers: elsewhere a server does the same as any node.
     """
     relay = any(config.role.streams and not config.is_server for config in configs)
     return [_contract_of(config) | ({"role": name_of(type(config.role)),
@@ -90,8 +90,7 @@ def _contract_of(config: Configuration) -> dict[str, bool | str]:
 
 
 def whole(device: Device) -> Windows:
-    """Windows that cover all that a user of a node has of its memories, apart from the trace, which cannot be
-    written."""
+    """Windows that cover all memories that a user of a node has, except for the trace, which cannot be written."""
     spaces = {space.name: device.room(space.name) for space in device.config.memory_map if space.name != "trace"}
     spaces[FAR] = far_words_of(device.config)
     return {name: [(0, words)] for name, words in spaces.items() if words}
@@ -99,27 +98,27 @@ def whole(device: Device) -> Windows:
 
 def windows_of(frame: DeviceFrame) -> list[Windows]:
     """Windows of each node of a frame."""
-    return [{space: [(base, count) for base, count in found] for space, found in node["windows"].items()}
+    return [{space: [(base, count) for base, count in ranges] for space, ranges in node["windows"].items()}
             for node in frame.fields["nodes"]]
 
 
+def peers_of(nodes: int) -> list[list[int]]:
+    """Predecessor and successor of each rank of a ring."""
+    topology = RingTopology(nodes)
+    return [[topology.predecessor(rank), topology.successor(rank)] for rank in range(nodes)]
+
+
 def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
-    """Read the nodes of a ring, behind all commands that were queued before.
+    """Read windows of a ring's nodes, by default all memories, after all commands that were queued before.
 
-    Raises ``RingError``: a command before has failed; ``RuntimeError``: a program runs.
-
-    Parameters
-    ----------
-    live : mapping or sequence of mapping, optional
-        Windows of all nodes, or of each; by default all memories.
+    Raises ``RingError``: an earlier command has failed; ``RuntimeError``: a program runs.
     """
     ring.commands.wait()
     ring.collectives.quiesce()
     epoch, collective = ring.commands.numbers
-    topology = RingTopology(ring.nodes)
-    peers = [[topology.predecessor(rank), topology.successor(rank)] for rank in range(ring.nodes)]
     devices, nodes = ring.devices, []
-    regions, programs = program_regions(ring), program_fields(ring)
+    regions = _program_regions(ring)
+    programs, banks = _program_fields(ring, regions)
     windows: Sequence[Windows]
     if live is None:
         windows = [whole(device) for device in devices]
@@ -129,8 +128,8 @@ def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
     pending = [(device.submit_read_bits("STATUS", "SLOT_1"),
                 [(device_region(rank, space, base),
                   device.submit_read_memory(device.config.memory_map[space].number, base, count))
-                 for space, found in mine.items() if space != FAR for base, count in found])
-               for rank, (device, mine) in enumerate(zip(devices, windows, strict=True))]
+                 for space, ranges in own.items() if space != FAR for base, count in ranges])
+               for rank, (device, own) in enumerate(zip(devices, windows, strict=True))]
     for rank, (registers, contents) in enumerate(pending):
         bits = registers.result()
         slots = [bits["SLOT_0"], bits["SLOT_1"]]
@@ -138,44 +137,38 @@ def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
             raise RuntimeError(f"{devices[rank].name} must have ended its program and its rounds before it is read")
         regions |= {name: _bytes(words.result()) for name, words in contents}
         nodes.append({
-            "rank": rank, "contract": contracts[rank], **programs.nodes[rank],
+            "rank": rank, "contract": contracts[rank], **programs[rank],
             "version": bits["WEIGHT_VERSION"], "flags": bits["FLAGS"],
             "registers": {name: bits[name] for name in CARRIED},
             "slots": [slot if slot & _PENDING else 0 for slot in slots],
-            "windows": {space: [list(one) for one in found] for space, found in windows[rank].items()}})
-    far = {rank: mine[FAR] for rank, mine in enumerate(windows) if FAR in mine}
+            "windows": {space: [list(one) for one in ranges] for space, ranges in windows[rank].items()}})
+    far = {rank: own[FAR] for rank, own in enumerate(windows) if FAR in own}
     regions |= {device_region(rank, FAR, base): _bytes(words)
                 for (rank, base), words in read_far(devices, far).items()}
-    return DeviceFrame({
-        "nodes": nodes,
-        "ring": {"size": ring.nodes, "topology": "ring", "epoch": epoch, "collective": collective, "peers": peers},
-        **programs.ring,
-    }, regions)
+    described = {"size": ring.nodes, "topology": "ring", "epoch": epoch, "collective": collective,
+                 "peers": peers_of(ring.nodes)}
+    return DeviceFrame({"nodes": nodes, "ring": described, **banks}, regions)
 
 
 def load(ring: Ring, frame: DeviceFrame) -> None:
-    """Write a frame to the nodes of a ring that is in order and idle, whose links were reset since its last command.
+    """Write a frame to the nodes of a ring that is in order and idle, after a reset of its links; nothing is started.
 
-    Nothing is started. Elements around the windows, and settings of the fabric, stay as they are. Raises
-    ``ReadBackError`` if a node has received other words of a program than it was sent.
+    Elements around the windows, and settings of the fabric, stay as they are. Raises ``ReadBackError`` if a node has
+    received other words of a program than it was sent.
     """
     devices = ring.devices
-    catch_up(ring, frame.fields["nodes"])
+    _catch_up(ring, frame.fields["nodes"])
     _take_flags(ring)
     ring.counters.clear()  # pending gradients are counted as computed
     write_far(devices, {(node["rank"], base): _words(frame.regions[device_region(node["rank"], FAR, base)])
                         for node in frame.fields["nodes"] for base, _ in node["windows"].get(FAR, [])})
     pending = []
     for device, node in zip(devices, frame.fields["nodes"], strict=True):
-        rank = node["rank"]
-        for space, windows in node["windows"].items():
-            if space == FAR:
-                continue
-            pending += [device.submit_write_memory(device.config.memory_map[space].number, base,
-                                                   _words(frame.regions[device_region(rank, space, base)]))
-                        for base, _ in windows]
-        for run in _runs(CARRIED):
-            pending.append(device.submit_write_bits(run[0], [node["registers"][name] for name in run]))
+        pending += [device.submit_write_memory(device.config.memory_map[space].number, base,
+                                               _words(frame.regions[device_region(node["rank"], space, base)]))
+                    for space, windows in node["windows"].items() if space != FAR for base, _ in windows]
+        pending += [device.submit_write_bits(run[0], [node["registers"][name] for name in run])
+                    for run in _runs(CARRIED)]
         for slot, bits in enumerate(node["slots"]):
             if bits & _PENDING:
                 tag = bits & 0xFFFF
@@ -185,27 +178,25 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
             pending.append(device.submit_write_bits("FLAGS", [node["flags"]]))
         if device.config.has("settable_version"):
             pending.append(device.submit_write_bits("WEIGHT_VERSION", [node["version"]]))
-    for one in pending:
-        one.result()
-    load_programs(ring, frame.fields, frame.regions)
+    results_of(pending)
+    _load_programs(ring, frame.fields, frame.regions)
     ring.commands.resume_from(frame.fields["ring"]["epoch"], frame.fields["ring"]["collective"])
 
 
 def verify(ring: Ring, frame: DeviceFrame) -> None:
-    """Read what :func:`load` has written, and compare; for programs see
-    :func:`host.checkpoints.device_frame.verify_programs`.
+    """Read a frame that :func:`load` has written; a ``ReadBackError`` if a node holds something else.
 
-    Raises ``ReadBackError`` if a node holds something else.
+    Programs are compared as :func:`verify_programs` does.
     """
     numbers = ring.commands.numbers
-    found = read(ring, windows_of(frame))
+    present = read(ring, windows_of(frame))
     ring.commands.resume_from(*numbers)
-    for node, expected in zip(found.fields["nodes"], frame.fields["nodes"], strict=True):
+    for node, expected in zip(present.fields["nodes"], frame.fields["nodes"], strict=True):
         rank = node["rank"]
         for space, windows in expected["windows"].items():
             for base, _ in windows:
                 name = device_region(rank, space, base)
-                if found.regions[name] != frame.regions[name]:
+                if present.regions[name] != frame.regions[name]:
                     raise ReadBackError(rank, f"{space}/{base}", "must hold what was written to it")
         for field in ("registers", "flags", "version", "slots"):
             if node[field] != expected[field]:
@@ -221,30 +212,27 @@ def scrub(ring: Ring) -> None:
                              if (words := far_words_of(device.config))})
     pending = []
     for device in ring.devices:
-        for space, windows in whole(device).items():
-            if space == FAR:
-                continue
-            pending += [device.submit_write_memory(device.config.memory_map[space].number, base,
-                                                   np.zeros(count, np.uint32)) for base, count in windows]
+        pending += [device.submit_write_memory(device.config.memory_map[space].number, base,
+                                               np.zeros(count, np.uint32))
+                    for space, windows in whole(device).items() if space != FAR for base, count in windows]
         if device.config.has_ring:
             pending += [device.submit_write_bits(run[0], [register(name).reset for name in run])
                         for run in _runs(CARRIED)]
         if device.config.has("settable_version"):
             pending.append(device.submit_write_bits("WEIGHT_VERSION", [0]))
-    for one in pending:
-        one.result()
+    results_of(pending)
     forget_programs(ring)
 
 
 def digest(ring: Ring, live: Live | None = None) -> str:
-    """SHA-256 of everything that a frame has, by default of the whole nodes, but for numbers, which go on."""
+    """SHA-256 of a frame, by default of the whole nodes, except for numbers that are used once."""
     numbers = ring.commands.numbers
-    found = read(ring, live)
+    frame = read(ring, live)
     ring.commands.resume_from(*numbers)
-    found.fields["ring"] |= {"epoch": 0, "collective": 0}
-    if "banks" in found.fields:
-        found.fields["banks"]["latest"] = 0  # numbers of edits are used once
-    return found.digest
+    frame.fields["ring"] |= {"epoch": 0, "collective": 0}
+    if "banks" in frame.fields:
+        frame.fields["banks"]["latest"] = 0  # number of an edit
+    return frame.digest
 
 
 def _take_flags(ring: Ring) -> None:
@@ -288,37 +276,34 @@ MOST = 1 << 16
 
 def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> int:
     """Broadcasts until all nodes have the counts of a frame; a ``TooSmallError`` if there is no such number."""
-    found: dict[int, int] = {}
     most = MOST if devices[0].config.has_ring else 0
-    for device, node in zip(devices, nodes, strict=False):
-        if node["version"] and not device.config.has("settable_version"):
-            found[node["rank"]] = (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)
-    for rank, count in found.items():
-        if count > most or count != next(iter(found.values())):
+    counts = {node["rank"]: (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)
+              for device, node in zip(devices, nodes, strict=False)
+              if node["version"] and not device.config.has("settable_version")}
+    for rank, count in counts.items():
+        if count > most or count != next(iter(counts.values())):
             raise TooSmallError(f"node {rank} must have a WEIGHT_VERSION that can be written, as nodes with "
                                 f"SettableVersion have, or one that is as far from that of the checkpoint as on "
                                 f"other nodes, and at most {most:,} below it")
-    return next(iter(found.values()), 0)
+    return next(iter(counts.values()), 0)
 
 
-def catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Make nodes count on to the updates of a frame, by broadcasts; memories are what they were, and links are reset.
+def _catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Increase the counts of updates to those of a frame, by broadcasts; memories stay, and links are reset.
 
-    Nodes with SettableVersion have WEIGHT_VERSION written instead. Others, as those of bitstreams, need a ring on
-    which all of them lack as many.
+    Nodes with SettableVersion have WEIGHT_VERSION written instead. All other nodes, such as those of bitstreams, must
+    lack the same number.
     """
     count = missing(ring.devices, nodes)
     if not count:
         return
-    spaces = [device.config.memory_map["weights"].number for device in ring.devices]
-    before = [device.read_memory(space, 0, GROUP) for device, space in zip(ring.devices, spaces, strict=True)]
+    before = ring.devices.read_space("weights", 0, dict.fromkeys(range(ring.nodes), GROUP))
     try:
         for _ in range(count):
             ring.collectives.broadcast(GROUP, root=ring.nodes - 1)
     finally:
         ring.recover()
-        for device, space, words in zip(ring.devices, spaces, before, strict=True):
-            device.write_memory(space, 0, words)
+        ring.devices.write_space("weights", 0, before)
 
 
 # Programs.
@@ -327,54 +312,44 @@ def catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
 _Programs = list[list[list[Command]]]
 
 
-@dataclasses.dataclass(frozen=True)
-class ProgramFields:
-    """Fields of a frame about programs: of each node, and of the ring."""
-
-    nodes: list[dict[str, Any]]
-    ring: dict[str, Any]
-
-
 def commands(data: bytes) -> list[Command]:
     """Commands of the region of a program; a ``ValueError`` if they are none."""
-    words = np.frombuffer(data, "<u4").astype(np.uint32).reshape(-1, DESCRIPTOR_WORDS)
-    return [Command.from_words(one) for one in words]
+    return [Command.from_words(words) for words in _words(data).reshape(-1, DESCRIPTOR_WORDS)]
 
 
-def program_regions(ring: Ring) -> dict[str, bytes]:
+def _program_regions(ring: Ring) -> dict[str, bytes]:
     """Commands that nodes have confirmed, by the names of regions."""
     staged = ring.programs.staged
     kept = [(program_region, ring.programs.loaded[1]), (idle_region, [] if staged is None else staged[1])]
-    return {region(rank, queue): b"".join(command.words().astype("<u4").tobytes() for command in mine)
-            for region, programs in kept for rank, queues in enumerate(programs) for queue, mine in enumerate(queues)}
+    return {region(rank, queue): b"".join(_bytes(command.words()) for command in own)
+            for region, programs in kept for rank, queues in enumerate(programs) for queue, own in enumerate(queues)}
 
 
-def program_fields(ring: Ring) -> ProgramFields:
-    """Lengths and digests of programs, and the state of both banks."""
-    regions, staged = program_regions(ring), ring.programs.staged
+def _program_fields(ring: Ring, regions: Mapping[str, bytes]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Numbers, lengths and digests of the programs of each node, and the state of both banks."""
+    (model, loaded), staged = ring.programs.loaded, ring.programs.staged
 
     def listed(programs: _Programs, rank: int, region: Any) -> list[list[Any]]:
-        return [[len(mine), hashlib.sha256(regions[region(rank, queue)]).hexdigest()]
-                for queue, mine in enumerate(programs[rank])] if programs else []
+        return [[len(own), hashlib.sha256(regions[region(rank, queue)]).hexdigest()]
+                for queue, own in enumerate(programs[rank])] if programs else []
 
-    nodes = [{"model": ring.programs.loaded[0], "programs": listed(ring.programs.loaded[1], rank, program_region)}
-             for rank in range(ring.nodes)]
+    nodes = [{"model": model, "programs": listed(loaded, rank, program_region)} for rank in range(ring.nodes)]
     if not _banked(ring):
-        return ProgramFields(nodes, {})
+        return nodes, {}
+    idle_model, idle, due = (0, [], None) if staged is None else staged
     for rank, node in enumerate(nodes):
-        node["idle"] = [] if staged is None else listed(staged[1], rank, idle_region)
-    return ProgramFields(nodes, {"banks": {
-        "set": ring.programs.next_set or 0, "latest": _latest(ring), "model": 0 if staged is None else staged[0],
-        "due": None if staged is None else staged[2]}})
+        node["idle"] = listed(idle, rank, idle_region)
+    return nodes, {"banks": {"set": ring.programs.next_set or 0, "latest": _latest(ring), "model": idle_model,
+                             "due": due}}
 
 
-def load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, bytes]) -> None:
+def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, bytes]) -> None:
     """Load the programs of a frame; nodes with two banks compare both with their digests.
 
-    A node cannot be asked for the words of its programs. The process keeps what nodes have confirmed, and that is
-    what a frame has. Nodes with two banks count a CRC-32 of the words that they receive for the idle one: so there a
-    restore loads each program into the idle bank, makes the node compare the digest by an EDIT, and begins a set of
-    no passes, which makes the banks change. Raises ``ReadBackError`` if a node has received other words.
+    Programs of nodes cannot be read: a frame has the words that nodes have confirmed to the process. Nodes with two
+    banks form a CRC-32 of the words that they receive for the idle one: so there a restore loads each program into
+    the idle bank, makes the node compare the digest by an EDIT, and begins a set of no passes, which exchanges the
+    banks. Raises ``ReadBackError`` if a node has received other words.
     """
     nodes = fields["nodes"]
     model = nodes[0]["model"]
@@ -390,9 +365,9 @@ def load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, b
     first, due = banks["set"], banks["due"]
     # Later edits have numbers above those of the source, and of the target.
     number = max(_latest(ring), banks["latest"] - 2) + 1
-    given = programs if runs else [[[Command(operation=Operation.QUIESCE)]]] * ring.nodes  # a set needs a program
-    ring.programs.load(given, model=(model - 1) % 256)  # so that the two banks have different numbers
-    _stage(ring, given, model=model)  # which takes back an edit that waits
+    active = programs if runs else [[[Command(operation=Operation.QUIESCE)]]] * ring.nodes  # a set needs a program
+    ring.programs.load(active, model=(model - 1) % 256)  # so that the two banks have different numbers
+    _stage(ring, active, model=model)  # which cancels an edit that waits
     ring.programs.begin_set(first)
     _edit(ring, number=number, first=first, region="program")
     ring.programs.begin_set(first)
@@ -413,26 +388,24 @@ def load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, b
 
 
 def verify_programs(ring: Ring, fields: Mapping[str, Any]) -> None:
-    """Compare the number of the program that nodes have with that of a frame, and whether they have one at all;
-    a ``ReadBackError`` if they differ."""
+    """Raise ``ReadBackError`` unless nodes that have a program in a frame have one with this number."""
     for node, device in zip(fields["nodes"], ring.devices, strict=True):
-        expected = bool(sum(length for length, _ in node["programs"]))
-        if device.config.queues < 2 or not expected:
+        if device.config.queues < 2 or not any(length for length, _ in node["programs"]):
             continue
-        found = device.read_fields("PROGRAM_STATUS")
-        if (found["loaded"], found["model"]) != (1, node["model"]):
-            raise ReadBackError(node["rank"], "program", f"must have number {node['model']}, not {found['model']}")
+        status = device.read_fields("PROGRAM_STATUS")
+        if (status["loaded"], status["model"]) != (1, node["model"]):
+            raise ReadBackError(node["rank"], "program", f"must have number {node['model']}, not {status['model']}")
 
 
 def forget_programs(ring: Ring) -> None:
-    """Overwrite what was loaded, and leave no program."""
+    """Overwrite all loaded programs, and leave none."""
     idle = [] if ring.programs.staged is None else ring.programs.staged[1]
     for programs, other in ((ring.programs.loaded[1], False), (idle, True)):
         for rank, queues in enumerate(programs):
             device = ring.devices[rank]
-            for queue, mine in enumerate(queues if device.config.queues > 1 else []):
-                device.load_program(queue, [device.named(Command(operation=Operation.QUIESCE))] * len(mine),
-                                    idle=other)
+            nothing = device.named(Command(operation=Operation.QUIESCE))
+            for queue, own in enumerate(queues if device.config.queues > 1 else []):
+                device.load_program(queue, [nothing] * len(own), idle=other)
     if idle:
         ring.programs.drop_staged()
     if ring.programs.loaded[1]:
@@ -461,7 +434,7 @@ def _edit(ring: Ring, *, number: int, first: int, region: str) -> None:
 
 @contextlib.contextmanager
 def _compared(ring: Ring, region: str) -> Iterator[None]:
-    """Digests that nodes compare; one that differs is told with its node and region."""
+    """Give the error of a node with another digest its rank and region."""
     try:
         yield
     except WrongProgramError as error:

@@ -15,8 +15,8 @@ __all__ = ["cache_app"]
 
 cache_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+#: Seconds and name of each unit, largest first.
+_UNITS = {"w": (7 * 86400, "weeks"), "d": (86400, "days"), "h": (3600, "hours"), "m": (60, "minutes")}
 
 
 def _seconds(text: str) -> float:
@@ -25,15 +25,12 @@ def _seconds(text: str) -> float:
     if match is None:
         raise ValueError(f"Age must be a number with m, h, d or w for minutes, hours, days or weeks, as in 30d, not "
                          f"{text!r}")
-    return float(match[1]) * _UNITS[match[2]]
+    return float(match[1]) * _UNITS[match[2]][0]
 
 
 def _age(seconds: float) -> str:
-    """Time since then, in the largest unit of which there are two."""
-    for unit in ("w", "d", "h", "m"):
-        if seconds >= 2 * _UNITS[unit]:
-            return f"{seconds / _UNITS[unit]:.0f} {_AGES[unit]} ago"
-    return "now"
+    """Age in the largest unit that is at most half of it."""
+    return next((f"{seconds / unit:.0f} {name} ago" for unit, name in _UNITS.values() if seconds >= 2 * unit), "now")
 
 
 @cache_app.callback(invoke_without_command=True)

@@ -76,10 +76,11 @@ class FormatOptions(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.density is not None and not 0 < self.density <= 1:
+        if self.density is None:
+            return
+        if not 0 < self.density <= 1:
             raise ValueError(f"Density must be above 0 and at most 1, not {self.density!r}")
-        if self.density is not None:
-            check_zeros(self.codec)
+        check_zeros(self.codec)
 
     @property
     def codec(self) -> str:
@@ -112,9 +113,8 @@ class SimulationOptions(Section):
         check_range("Link latency", self.link_latency, 1, MAX_LATENCY)
         if self.transport not in (TransportName.VERILATED, TransportName.GOLDEN):
             raise ValueError(f"Transport must be verilated or golden, not {self.transport.value}")
-        default = {"threads": None, "arithmetic": Arithmetic.GATEWARE, "host_port": False, "check": True}
-        for name, value in default.items() if self.transport is TransportName.GOLDEN else ():
-            if getattr(self, name) != value:
+        for name in ("threads", "arithmetic", "host_port", "check") if self.transport is TransportName.GOLDEN else ():
+            if getattr(self, name) != getattr(SimulationOptions, name):
                 raise ValueError(f"Option --{name.replace('_', '-')} is for gateware, not for --transport golden, "
                                  f"which has no second witness: leave it out")
 
@@ -135,11 +135,11 @@ def launch_command(
         raise ValueError("PyTorch must be installed for launch: pip install torch, or make .venv/.torch in a clone")
     words = ranks.command(script)
     NodeConfig(gradients=formats.codec, weights=Weights(codec=formats.weights)).check_ring(ranks.nodes)
+    golden = simulation.transport is TransportName.GOLDEN
     options = Options(nodes=ranks.nodes, gradients=formats.codec, weights=formats.weights, density=formats.density,
                       packed_state=formats.bf16_moments, check=simulation.check,
-                      threads=1 if simulation.transport is TransportName.GOLDEN else
-                      thread_count(simulation.threads, ranks.nodes), arithmetic=simulation.arithmetic,
-                      transport=simulation.transport,
+                      threads=1 if golden else thread_count(simulation.threads, ranks.nodes),
+                      arithmetic=simulation.arithmetic, transport=simulation.transport,
                       host_port=simulation.host_port, link_latency=simulation.link_latency)
     claim(output, files=FILES)
     begun = time.monotonic()

@@ -8,7 +8,7 @@ import numpy as np
 from hdl.control.protocol import EventFlag, EventStatus, Operation, command_layout, event_layout
 from hdl.control.sequencer import run_layout
 from host.driver.errors import DeviceError
-from host.driver.words import Words, fields, pack, places
+from host.driver.words import Words, fields, int_of, pack, places
 
 __all__ = ["REFUSED", "CollectiveError", "Command", "Event", "ProgramRun"]
 
@@ -19,15 +19,7 @@ _RUN = places(run_layout())
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """Command to a node. Fields that an operation does not use are ignored.
-
-    Parameters
-    ----------
-    epoch, collective : int
-        Numbers that packets carry, so that packets of another command are refused; the same on all nodes.
-    unit_queue, remote, unit : int
-        With ``remote``, the second of these pairs is about that queue of the node of rank ``unit``.
-    """
+    """Command to a node. Fields that an operation does not use are ignored."""
 
     operation: Operation
     # place of the node in the ring, and number of nodes
@@ -40,13 +32,14 @@ class Command:
     weight_base: int = 0
     state_base: int = 0
     length: int = 0  # elements, or samples of INFER
+    # ``epoch`` and ``collective`` are in packets, to refuse packets of another command; the same on all nodes
     epoch: int = 0
     root: int = 0  # rank that a BROADCAST starts from, or that all groups belong to
     collective: int = 0
     # flags to take before the start, and flags to set after a good end; 16 bits each
     wait: int = 0
     signal: int = 0
-    tag: int = 0  # number that comes back in the event; 16 bits
+    tag: int = 0  # number in the event; 16 bits
     tenant: int = 0  # owner of the command; 0 is the only one
     # commands of the first and of the second other queue's program that end before this one starts; 16 bits each, 0
     # for none
@@ -55,6 +48,7 @@ class Command:
     # passes, 0 to 3, by which those commands are earlier
     lag_0: int = 0
     lag_1: int = 0
+    # with ``remote``, ``after_1`` and ``lag_1`` are about that queue of the node of rank ``unit``
     unit_queue: int = 0
     remote: int = 0
     round: int = 0  # whether the command takes part in a round of gradients
@@ -63,19 +57,16 @@ class Command:
     apart: int = 0  # whether that region has two copies
     model: int = 0  # number of the model that a program belongs to
     unit: int = 0
-    # how groups of 32 elements are dealt: group j belongs to block (j + ``turn``) modulo ``size``, and lies
-    # ``stride`` groups behind the one before it
+    # partition of the groups of 32 elements: group j belongs to block (j + ``turn``) modulo ``size``, and is
+    # ``stride`` groups after the group before it
     turn: int = 0
     stride: int = 1
     # number of the round of a command with ``round`` that is pushed; in a program the node gives it that of the pass
     number: int = 0
     duration: int = 0  # cycles of a command that stands for others
-    # format of a BROADCAST's weights, a place in :data:`hdl.compression.registry.FETCH_FORMATS`, in nodes with
-    # several
-    format: int = 0
+    format: int = 0  # of a BROADCAST's weights: index in :data:`hdl.compression.registry.FETCH_FORMATS`
     entry: int = 0  # entry of a server's table of counts, 0 to 63, for a BROADCAST or PUSH; 64 to 255 for none
-    # whether all groups of a FUSED_UPDATE or an ALL_REDUCE belong to ``root``; docs/ring/one_owner.md
-    one_owner: int = 0
+    one_owner: int = 0  # whether ``root`` owns all groups of a FUSED_UPDATE or ALL_REDUCE; docs/ring/one_owner.md
 
     def words(self) -> Words:
         """The sixteen words of the descriptor; a ``ValueError`` if a field does not fit into its bits."""
@@ -84,14 +75,13 @@ class Command:
     @classmethod
     def from_words(cls, words: Words) -> "Command":
         """The command of a descriptor; a ``ValueError`` if the operation is unknown, or a reserved bit is set."""
-        bits = int.from_bytes(words.astype("<u4").tobytes(), "little")
-        values = fields(_COMMAND, bits)
+        values = fields(_COMMAND, int_of(words))
         names = {field.name for field in dataclasses.fields(cls)}
-        found = cls(**{**{name: value for name, value in values.items() if name in names},
-                       "operation": Operation(values["operation"])})
-        if not np.array_equal(found.words(), words):
+        command = cls(**{**{name: value for name, value in values.items() if name in names},
+                         "operation": Operation(values["operation"])})
+        if not np.array_equal(command.words(), words):
             raise ValueError("Descriptor must have zeros where it is reserved")
-        return found
+        return command
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,14 +94,13 @@ class ProgramRun:
     # number that is added to those of collectives in the first pass, and its increase from pass to pass
     collective: int = 0
     collectives: int = 0
-    # number of the run, 1 to 63: the same on all nodes of a ring, and another one than that of the 62 runs before.
-    # With 0, nodes do not show each other what they have done, so no command can wait for another node.
+    # number of the run, 1 to 63: the same on all nodes of a ring, and none of the last 62 runs. With 0, nodes do not
+    # show each other their progress, so no command can wait for another node.
     number: int = 0
     # position of the node in the ring of its control words
     rank: int = 0
     size: int = 0
-    # passes since weights were written, modulo 2^16, by which versions of weights are judged. With 0 a node counts
-    # updates from the beginning.
+    # passes since weights were written, modulo 2^16, for versions of weights; with 0 a node counts its own updates
     first: int = 0
 
     def __post_init__(self) -> None:
@@ -134,45 +123,10 @@ class Event:
     weight_version: int  # updates that the node's weights have seen
     queue: int = 0  # queue of the node that the command was in
 
-    @property
-    def high(self) -> int:
-        """Upper half of the detail: the value received, for a refused packet; packets received, for a time-out."""
-        return self.detail >> 16
-
-    @property
-    def low(self) -> int:
-        """Lower half of the detail: the value expected, for a refused packet; packets sent, for a time-out."""
-        return self.detail & 0xFFFF
-
-    @property
-    def lag(self) -> int:
-        """Passes by which the command is earlier that an AFTER_TIMEOUT waited for."""
-        return self.detail >> 16 & 3
-
-    @property
-    def other_queue(self) -> int:
-        """Queue of the command that an AFTER_TIMEOUT waited for."""
-        return self.detail >> 24 & 3
-
-    @property
-    def other_node(self) -> str:
-        """Node of the command that an AFTER_TIMEOUT waited for, for a message."""
-        return f"rank {self.detail >> 20 & 15}" if self.detail >> 18 & 1 else "this node"
-
-    @property
-    def instruction(self) -> int:
-        """Number of the instruction that a READ_DEAD is about."""
-        return self.detail & 0xFF
-
-    @property
-    def row(self) -> int:
-        """Row of the activation memory that a READ_DEAD is about."""
-        return self.detail >> 8
-
     @classmethod
     def from_words(cls, words: Words) -> "Event":
         """Decode an event from four words; raise ``ValueError`` if its status is unknown."""
-        values: dict[str, Any] = fields(_EVENT, int.from_bytes(words.astype("<u4").tobytes(), "little"))
+        values: dict[str, Any] = fields(_EVENT, int_of(words))
         return cls(**{**values, "status": EventStatus(values["status"]), "flags": EventFlag(values["flags"])})
 
     def check(self, name: str = "node") -> "Event":
@@ -187,9 +141,16 @@ class CollectiveError(DeviceError):
 
     def __init__(self, event: "Event", name: str = "node") -> None:
         self.event, self.name = event, name
-        super().__init__(f"{name}: command with tag {event.tag} ended with {event.status.name}: "
-                         f"{_MEANINGS[event.status].format(event=event)}")
+        detail = fields(_DETAIL, event.detail)
+        meaning = _MEANINGS[event.status].format(
+            event=event, node=f"rank {detail['rank']}" if detail["elsewhere"] else "this node", **detail)
+        super().__init__(f"{name}: command with tag {event.tag} ended with {event.status.name}: {meaning}")
 
+
+#: Lowest bit and width of the fields of details: of a refused packet the value received (``high``) and expected, of a
+#: time-out the packets received and sent, of an AFTER_TIMEOUT the command that it waited for, and of a READ_DEAD.
+_DETAIL = {"high": (16, 16), "low": (0, 16), "lag": (16, 2), "elsewhere": (18, 1), "rank": (20, 4), "queue": (24, 2),
+           "instruction": (0, 8), "row": (8, 24)}
 
 _MEANINGS: dict[EventStatus, str] = {
     EventStatus.OK: "it did what it was asked to do",
@@ -198,23 +159,23 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.BAD_LENGTH: "the length exceeds the {event.detail} elements there is room for behind a base",
     EventStatus.BAD_RANK: "rank, size, port or root do not name a place in a ring of this node "
                           "(0x{event.detail:08x}: rank in the lowest byte, then size, port, root)",
-    EventStatus.WRONG_COLLECTIVE: "a packet of collective {event.high} came in, not of {event.low}; check that all "
-                                  "nodes were given the same commands in the same order",
-    EventStatus.WRONG_BLOCK: "a packet of block or segment 0x{event.high:04x} came in, not of 0x{event.low:04x} "
-                             "(bit 15 is set for a segment); check that all nodes have the same size and length, and "
-                             "consecutive ranks",
-    EventStatus.WRONG_LENGTH: "a packet of length {event.high} came in, not of {event.low} (65535: the packet is cut "
-                              "short, or too long); check that all nodes have the same length",
+    EventStatus.WRONG_COLLECTIVE: "a packet of collective {high} came in, not of {low}; check that all nodes were "
+                                  "given the same commands in the same order",
+    EventStatus.WRONG_BLOCK: "a packet of block or segment 0x{high:04x} came in, not of 0x{low:04x} (bit 15 is set "
+                             "for a segment); check that all nodes have the same size and length, and consecutive "
+                             "ranks",
+    EventStatus.WRONG_LENGTH: "a packet of length {high} came in, not of {low} (65535: the packet is cut short, or "
+                              "too long); check that all nodes have the same length",
     EventStatus.BAD_CRC: "a packet was damaged on the link from the predecessor (detail 0x{event.detail:08x})",
-    EventStatus.WRONG_SEQUENCE: "a packet is missing, or came twice: epoch or sequence {event.high}, not {event.low}",
-    EventStatus.WRONG_SOURCE: "a packet came from rank {event.high}, not from the predecessor, rank {event.low}",
-    EventStatus.WRONG_CODEC: "a packet of type and codec 0x{event.high:02x} came in, not of 0x{event.low:02x}; check "
-                             "that all nodes were given the same operation",
-    EventStatus.PEER_ABORT: "rank {event.high} gave up and said so; look at its event",
-    EventStatus.INGRESS_TIMEOUT: "nothing came in on the link from the predecessor ({event.low} packets were sent, "
-                                 "{event.high} received); check that link, and that every node was given the command",
-    EventStatus.EGRESS_TIMEOUT: "the successor gave no credit on the link to it ({event.low} packets were sent, "
-                                "{event.high} received); check that link, and that every node was given the command",
+    EventStatus.WRONG_SEQUENCE: "a packet is missing, or came twice: epoch or sequence {high}, not {low}",
+    EventStatus.WRONG_SOURCE: "a packet came from rank {high}, not from the predecessor, rank {low}",
+    EventStatus.WRONG_CODEC: "a packet of type and codec 0x{high:02x} came in, not of 0x{low:02x}; check that all "
+                             "nodes were given the same operation",
+    EventStatus.PEER_ABORT: "rank {high} gave up and said so; look at its event",
+    EventStatus.INGRESS_TIMEOUT: "nothing came in on the link from the predecessor ({low} packets were sent, {high} "
+                                 "received); check that link, and that every node was given the command",
+    EventStatus.EGRESS_TIMEOUT: "the successor gave no credit on the link to it ({low} packets were sent, {high} "
+                                "received); check that link, and that every node was given the command",
     EventStatus.WAIT_TIMEOUT: "flags 0x{event.detail:04x} were not set within {event.cycles} cycles; check the wait "
                               "masks, or raise TIMEOUT",
     EventStatus.OVERRUN: "the predecessor sent more than it had credit for (detail 0x{event.detail:08x})",
@@ -224,9 +185,9 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.BAD_MASK: "job {event.detail} is wrong: zero or too large a number of rows, columns or matrices, "
                           "elements that its shape does not take or that exceed what is left of the length, or a "
                           "list of jobs or words that runs beyond the end of the weight memory",
-    EventStatus.AFTER_TIMEOUT: "command {event.low} of the program of queue {event.other_queue}, {event.lag} passes "
-                               "before, did not end on {event.other_node}, and nobody was at work for it for "
-                               "{event.cycles} cycles; check the order of the programs, or raise TIMEOUT",
+    EventStatus.AFTER_TIMEOUT: "command {low} of the program of queue {queue}, {lag} passes before, did not end on "
+                               "{node}, and nobody was at work for it for {event.cycles} cycles; check the order of "
+                               "the programs, or raise TIMEOUT",
     EventStatus.BAD_LAYER: "layer {event.detail} is wrong: no inputs or outputs or too many inputs, an address "
                            "inside a memory row, parts that end beyond a memory for so many samples, or a list "
                            "without an end",
@@ -234,9 +195,9 @@ _MEANINGS: dict[EventStatus, str] = {
                                  "or order, reserved bits that are set, sizes or factors that do not fit, a base or "
                                  "stride inside a memory row, an operand beyond its memory, a target over an "
                                  "operand or the list, a label beyond the columns, or a list without an end",
-    EventStatus.READ_DEAD: "instruction {event.instruction} of the list read row {event.row} of the activations as a "
-                           "buffer's that another buffer has written over; plan its memory again, and check that "
-                           "the lists are those of the plan",
+    EventStatus.READ_DEAD: "instruction {instruction} of the list read row {row} of the activations as a buffer's "
+                           "that another buffer has written over; plan its memory again, and check that the lists "
+                           "are those of the plan",
     EventStatus.REPEATED: "its number of a collective is that of the collective before it; give each another number "
                           "than the last",
     EventStatus.BUSY: "packets are still under way at its ports, so that they cannot be switched; wait for all "
@@ -246,10 +207,10 @@ _MEANINGS: dict[EventStatus, str] = {
                           "byte, then the queue, and the nodes of the ring)",
     EventStatus.BAD_STRIDE: "the turn is not below the size, or the stride is zero (0x{event.detail:04x}: turn in "
                             "the low byte, then the stride)",
-    EventStatus.STALE: "its region of weights has had {event.low} updates, and its pass must find {event.high}; "
-                       "check its waits, or the number of the run's first pass",
-    EventStatus.CLOSE_TIMEOUT: "rank 0 did not close round {event.low}, and nobody was at work for {event.cycles} "
-                               "cycles; check QUORUM and DEADLINE, that all nodes have the program, or raise TIMEOUT",
+    EventStatus.STALE: "its region of weights has had {low} updates, and its pass must find {high}; check its waits, "
+                       "or the number of the run's first pass",
+    EventStatus.CLOSE_TIMEOUT: "rank 0 did not close round {low}, and nobody was at work for {event.cycles} cycles; "
+                               "check QUORUM and DEADLINE, that all nodes have the program, or raise TIMEOUT",
     EventStatus.BAD_FORMAT: "there is no format {event.detail} of weights, or its root is not the server, which "
                             "alone encodes",
     EventStatus.FAR_TIMEOUT: "the far memory said nothing for TIMEOUT cycles, after {event.detail} elements were "
@@ -261,7 +222,7 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.OVER_BUDGET: "it took more cycles than BUDGET; ask the privileged host for more, or for less at once",
 }
 
-#: Statuses with which a node refuses the command itself: the node would refuse it again.
+#: Statuses with which a node refuses the command itself, as it would refuse it again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE,
            EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT, EventStatus.STALE, EventStatus.READ_DEAD,

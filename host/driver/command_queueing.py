@@ -1,50 +1,49 @@
 """Queue of the commands on the nodes of a ring, the wait for their events, and the diagnosis of failures."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation
 from hdl.engines import operations
-from host.driver.command import Command, Event
+from host.driver.command import CollectiveError, Command, Event
 from host.driver.devices import Devices
 from host.driver.diagnosis import RingError, report
 from host.driver.diagnosis import explain as explain_failure
-from host.driver.errors import DeviceError
 from host.driver.ring_registers import RingCounters
+from host.driver.transport import results_of
 
 __all__ = ["CommandQueueing", "PendingCommand"]
 
 T = TypeVar("T")
 
 _SETTLING = 8
-"""Times that links are waited for to come to rest."""
+"""Looks at links that may still move words."""
 
 
+@dataclasses.dataclass(eq=False)
 class PendingCommand(Generic[T]):
     """A command with a pending result."""
 
-    def __init__(self, operation: Operation, commands: dict[int, Command], *, nodes: int, patience: int,
-                 on_ring: bool, wait: Callable[["PendingCommand[T]"], object],
-                 conclude: Callable[["PendingCommand[T]"], T]) -> None:
-        self.operation = operation
-        self.commands = commands  # the command of each node that has one, by rank
-        self.events: dict[int, Event] = {}  # events that have come, by rank
-        self.patience = patience  # cycles that each look for an event takes at most
-        # whether nodes carry the command out together, so that words move on the ring while it is under way
-        self.on_ring = on_ring
-        self.collected = False  # whether all events that will come have come
-        self._nodes = nodes
-        self._wait = wait
-        self._conclude = conclude
-        self._outcome: T | None = None
-        self._error: RingError | None = None
-        self._concluded = False
+    operation: Operation
+    commands: dict[int, Command]  # the command of each node that has one, by rank
+    nodes: int  # of the ring
+    patience: int  # most cycles of each look for an event
+    # whether nodes carry the command out together, so that words move on the ring while it is under way
+    on_ring: bool
+    _wait: Callable[["PendingCommand[T]"], object]
+    _conclude: Callable[["PendingCommand[T]"], T]
+    events: dict[int, Event] = dataclasses.field(default_factory=dict)  # events so far, by rank
+    collected: bool = False  # whether no more events will come
+    _outcome: T | None = None
+    _error: RingError | None = None
+    _concluded: bool = False
 
     @property
     def every(self) -> list[Event | None]:
         """Event of each node of the ring; None for a node that gave none."""
-        return [self.events.get(rank) for rank in range(self._nodes)]
+        return [self.events.get(rank) for rank in range(self.nodes)]
 
     @property
     def well(self) -> bool:
@@ -64,18 +63,14 @@ class PendingCommand(Generic[T]):
         self.collected = self._concluded = True
         self._error = error
 
-    def explain(self) -> None:
-        """Find out the result of the command, once its events have been collected."""
+    def conclude(self) -> T:
+        """Determine and return the result of the collected command, or raise its error; see :meth:`result`."""
         if not self._concluded:
             self._concluded = True
             try:
                 self._outcome = self._conclude(self)
             except RingError as error:
                 self._error = error
-
-    def conclude(self) -> T:
-        """Return the result of the collected command, or raise its error; see :meth:`result`."""
-        self.explain()
         if self._error is not None:
             raise self._error
         return self._outcome  # type: ignore[return-value]
@@ -85,21 +80,17 @@ class CommandQueueing:
     """Queue of the commands on all nodes."""
 
     def __init__(self, devices: Devices, counters: RingCounters):
+        self.nodes = len(devices)
         self._devices = devices
         self._counters = counters
         self._timeout = devices.timeout
         self._epoch = 0
         self._latest = 0
         self._queued: list[PendingCommand[Any]] = []
-        # Of each operation, in nodes with several; one that may be in any is pushed to the last.
+        # Queue of each operation; an operation that may be in any queue is pushed to the last one.
         last = devices.config.queues - 1
         self._queues = {operation.code: last if operation.queue is None else min(operation.queue, last)
                         for config in devices.configs for operation in operations(config)}
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        return len(self._devices)
 
     @property
     def numbers(self) -> tuple[int, int]:
@@ -125,7 +116,7 @@ class CommandQueueing:
         return operation in self._queues
 
     def abandon(self) -> None:
-        """Make all pending commands fail, since the ring is put in order."""
+        """Make all pending commands fail before the ring is put in order."""
         for pending in self._queued:
             name = pending.operation.name.lower().replace("_", "-")
             pending.abandon(RingError(f"{name} failed: the ring was brought in order before it had ended", cause=None,
@@ -136,16 +127,15 @@ class CommandQueueing:
         """Take events until no node has an event or a command."""
         waiting = list(self._devices)
         while waiting:
-            events = [pending.result() for pending in
-                      [device.submit_pop_event(4 * self._timeout if device.read_fields("STATUS")["running"] else 0)
-                       for device in waiting]]
+            events = results_of([
+                device.submit_pop_event(4 * self._timeout if device.read_fields("STATUS")["running"] else 0)
+                for device in waiting])
             waiting = [device for device, event in zip(waiting, events, strict=True) if event is not None]
 
     def wait(self, *pending: PendingCommand[Any]) -> list[Any]:
-        """Wait for commands, by default all that are pending, and for all that were queued before them.
+        """Wait for commands, by default all pending ones, and for all that were queued before them.
 
-        Returns the result of each, in order. Raises ``RingError`` if a command failed. The error is that of the first
-        failure, raised after all have been waited for.
+        Returns the result of each, in order. Raises the ``RingError`` of the first failure, after all commands.
         """
         wanted = pending or tuple(self._queued)
         while self._queued and not all(one.collected for one in wanted):
@@ -154,17 +144,16 @@ class CommandQueueing:
 
     def _push(self, operation: Operation, commands: dict[int, Command], *, patience: int, on_ring: bool,
               conclude: Callable[[PendingCommand[T]], T]) -> PendingCommand[T]:
-        """Queue a command on the nodes that have one, and wait for the oldest first if their queues are full.
+        """Queue a command on the nodes that have one, after a wait for the oldest if their queues are full.
 
-        Two queues of a node do not wait for each other, so a command for the other one waits until this one is empty.
+        Two queues of a node do not wait for each other, so a command for one waits until the other one is empty.
         """
         queue = self._queues.get(operation)
         while self._queued and (len(self._queued) >= QUEUE_DEPTH
                                 or self._queues.get(self._queued[0].operation) != queue):
             self._collect()
         self._devices.ask(lambda rank, device: device.submit_push(device.named(commands[rank])), commands)
-        pending = PendingCommand(operation, commands, nodes=self.nodes, patience=patience, on_ring=on_ring,
-                                 wait=self.wait, conclude=conclude)
+        pending = PendingCommand(operation, commands, self.nodes, patience, on_ring, self.wait, conclude)
         self._queued.append(pending)
         return pending
 
@@ -191,10 +180,11 @@ class CommandQueueing:
         if not pending.well:
             while self._queued:
                 self._collect()
-            pending.explain()
+            with contextlib.suppress(RingError):  # which `result` raises
+                pending.conclude()
 
     def _owner(self, event: Event, rank: int) -> PendingCommand[Any]:
-        """Find the queued command that an event belongs to: the oldest one, unless another has the event's tag."""
+        """Return the queued command of an event: the command with its tag, or else the oldest one."""
         return next((one for one in self._queued if rank in one.commands and one.commands[rank].tag == event.tag),
                     self._queued[0])
 
@@ -203,16 +193,11 @@ class CommandQueueing:
     def submit_together(self, operation: Operation, conclude: Callable[[PendingCommand[T]], T],
                         fields: Sequence[dict[str, int]], *,
                         explain: Callable[[PendingCommand[T]], RingError] | None = None) -> PendingCommand[T]:
-        """Queue one collective on all nodes.
+        """Queue one collective on all nodes, with further ``fields`` of each node's command, in order of rank, which
+        may replace its rank and size.
 
-        Parameters
-        ----------
-        conclude : callable
-            Makes the result of a command that ended well on every node.
-        fields : sequence of dict
-            Further fields of each node's command, in order of rank, which may replace its rank and size.
-        explain : callable, optional
-            Makes the error of a command that failed; by default :meth:`diagnose`.
+        The result of a command that ended well on every node is that of ``conclude``; the error of one that failed is
+        that of ``explain``, by default :meth:`diagnose`.
         """
         tag = self.take_numbers(1)
         commands = {rank: Command(operation=operation, epoch=self._epoch, collective=tag, tag=tag,
@@ -228,19 +213,15 @@ class CommandQueueing:
         return self._push(operation, commands, patience=4 * self._timeout, on_ring=True, conclude=checked)
 
     def diagnose(self, operation: Operation, events: list[Event | None]) -> RingError:
-        """Make the error of a failed command, once no word moves any more; late events are added to ``events``."""
+        """Make the error of a failed command, once no word moves; late events are added to ``events``."""
         missing, rest = self.settle(events)
         return explain_failure(operation, events, devices=self._devices, missing=missing, rest=rest)
 
     def settle(self, events: list[Event | None]) -> tuple[list[int] | None, int]:
-        """Wait until no word moves any more, and take late events.
+        """Wait until no word moves, and add late events to ``events``.
 
-        Returns
-        -------
-        list of int or None
-            Words missing after each link since the ring was last in order; None if words do not cease to move.
-        int
-            Cycles without a word before the count.
+        Returns the words missing after each link since the ring was last in order, or None if words still move, and
+        the cycles without a word before that count.
         """
         rest = 2 * self._timeout
         moved = self._counters.moved()
@@ -257,8 +238,7 @@ class CommandQueueing:
     # Commands that need no other node.
 
     def submit_apart(self, commands: dict[int, Command], *, patience: int = 0) -> PendingCommand[dict[int, Event]]:
-        """Queue a command of its own on each node that has one, by rank; wait ``patience`` cycles longer than
-        usual."""
+        """Queue different commands, by rank of their nodes, with ``patience`` cycles more than usual for each."""
         tag = self.take_numbers(1)
         tagged = {rank: dataclasses.replace(command, tag=tag) for rank, command in commands.items()}
         # At most one element and one word of a mask per cycle.
@@ -269,22 +249,16 @@ class CommandQueueing:
                 return {rank: pending.events[rank] for rank in pending.commands}
             rank = next(rank for rank in pending.commands if rank not in pending.events
                         or pending.events[rank].status != EventStatus.OK)
-            event = pending.events.get(rank)
-            # An operation that this driver does not know goes by its code.
-            operation = pending.commands[rank].operation
+            event, operation = pending.events.get(rank), pending.commands[rank].operation
+            # An operation that this driver does not have is named by its code.
             name = operation.name.lower() if isinstance(operation, Operation) else f"operation {operation}"
-            if event is None:
-                raise RingError(f"{name} failed: {report(rank, event, self._devices).strip()}", cause=rank,
-                                events=pending.every)
-            try:
-                event.check(self._devices[rank].name)
-            except DeviceError as error:
-                raise RingError(f"{name} failed: {error}", cause=rank, events=pending.every) from None
-            raise AssertionError("a command that has not ended well has an event that says so")
+            reason = (report(rank, event, self._devices).strip() if event is None
+                      else CollectiveError(event, self._devices[rank].name))
+            raise RingError(f"{name} failed: {reason}", cause=rank, events=pending.every)
 
         operation = next(iter(commands.values())).operation
         return self._push(operation, tagged, patience=patience, on_ring=False, conclude=checked)
 
     def run_apart(self, commands: dict[int, Command], *, patience: int = 0) -> dict[int, Event]:
-        """Run a command of its own on each node that has one, and wait for all."""
+        """Run different commands, by rank of their nodes, and wait for all; see :meth:`submit_apart`."""
         return self.submit_apart(commands, patience=patience).result()

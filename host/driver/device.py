@@ -1,11 +1,8 @@
-"""Driver of one node: registers, memories, commands and events, over any transport.
-
-The transport alone knows whether the node is Verilated, simulated in Python or on a board.
-docs/protocol.md describes the packets.
+"""Driver of one node: registers, memories, commands and events, over any transport, by docs/protocol.md.
 
 Every call exists twice. ``device.read_memory(...)`` waits for the answer; ``device.submit_read_memory(...)`` only
-sends the request, and gives a :class:`~host.driver.transport.Pending` whose ``result()`` waits. A node serves its
-requests in order, so submitting to several nodes first and waiting afterwards lets them all work at the same time.
+sends the request, and returns a :class:`~host.driver.transport.Pending`, which waits in ``result()``. A node serves
+its requests in order, so requests that are submitted to several nodes before the first wait are served in parallel.
 
 Example
 -------
@@ -21,7 +18,7 @@ Example
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -45,17 +42,10 @@ from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, Kind, Registe
 from hdl.control.tenancy import PRIVILEGED
 from host.driver.command import Command, Event, ProgramRun
 from host.driver.elements import element_format
-from host.driver.errors import (
-    REFUSALS,
-    ConfigurationError,
-    DeviceError,
-    DeviceTimeoutError,
-    ProtocolError,
-    TransportStatus,
-)
+from host.driver.errors import REFUSALS, ConfigurationError, DeviceTimeoutError, ProtocolError
 from host.driver.trace import TraceRecord, records
 from host.driver.transport import Pending, Request, Transport
-from host.driver.words import Words, fields, from_bits, pack, places, to_bits
+from host.driver.words import Words, bits_of, field_values, fields, from_bits, pack, places, to_bits
 
 __all__ = ["Device"]
 
@@ -73,7 +63,7 @@ PACKET_WORDS = 16_384
 
 
 def _waits(submit: Callable[Concatenate[Any, P], Pending[T]]) -> Callable[Concatenate["Device", P], T]:
-    """The call that waits for the answer, of the call that only sends the request."""
+    """Make the call that waits for the answer from the call that only sends the request."""
     def call(self: "Device", *arguments: P.args, **options: P.kwargs) -> T:
         pending: Pending[T] = getattr(self, submit.__name__)(*arguments, **options)
         return pending.result()
@@ -83,29 +73,20 @@ def _waits(submit: Callable[Concatenate[Any, P], Pending[T]]) -> Callable[Concat
 
 
 class Device:
-    """The driver of one node, which serves requests in their order.
+    """Driver of one node, with a name for messages.
 
     Parameters
     ----------
-    transport : Transport
-        The way to the node.
     config : Configuration
         Configuration that the node was built with.
-    name : str
-        Name of the node in messages.
     timeout : int
         Cycles of the node's clock that an answer may take, in addition to the cycles of the request itself.
     tenant : int or None
-        Who asks, in a node with tenants: the privileged host, 0, or one of them. None where the transport says so,
-        as it does for a tenant's own driver.
-
-    Members
-    -------
-    latest_run : int
-        Number of the run that the node was given last; 0 if it has none.
+        Sender of the requests to a node with tenants: 0 for the privileged host, or a tenant. None where the
+        transport names it, as that of a tenant's own driver does.
     """
 
-    latest_run: int = 0
+    latest_run: int = 0  # number of the run that the node was given last; 0 if it has none
 
     def __init__(self, transport: Transport, config: Configuration, *, name: str = "node",
                  timeout: int = TIMEOUT, tenant: int | None = PRIVILEGED) -> None:
@@ -124,7 +105,7 @@ class Device:
         self._tag = 0
 
     def room(self, name: str) -> int:
-        """Words of a memory space that are there for who asks; 0 if there is no such space."""
+        """Words of a memory space that the sender may use; 0 if there is no such space."""
         return int(self.config.memory_map[name].words) if name in self.config.memory_map else 0
 
     @property
@@ -133,7 +114,7 @@ class Device:
         return self._privileged
 
     def named(self, command: Command) -> Command:
-        """The command in the name of the tenant that asks, unless it names one itself."""
+        """Return the command in the name of the sending tenant, unless it names one itself."""
         return dataclasses.replace(command, tenant=self._tenant) if self._tenant and not command.tenant else command
 
     def close(self) -> None:
@@ -164,6 +145,12 @@ class Device:
         self.transport.send(np.concatenate([*self._asks, np.array([header], np.uint32), *words]))
         self._outstanding.append(request)
         return request
+
+    def _ask(self, opcode: Opcode, asked: str, combine: Callable[[Words], T], *, count: int, words: Sequence[Words],
+             answer: int, patience: int = 0) -> Pending[T]:
+        """Send a request, with an answer made from the payload of its response."""
+        request = self._submit(opcode, asked, count=count, words=words, answer=answer, patience=patience)
+        return Pending(self.complete, [request], lambda payloads: combine(payloads[0]))
 
     def complete(self, request: Request) -> None:
         """Take responses in their order, up to the response to this request."""
@@ -196,7 +183,10 @@ class Device:
         elif count != payload.size:
             request.error = mismatch(f"must have the {count} payload words of its header, not {payload.size}")
         elif response[1] in REFUSALS:
-            request.error = self._refusal(request, next(one for one in REFUSALS if one == response[1]), payload)
+            status = next(status for status in REFUSALS if status == response[1])
+            kind, advice = REFUSALS[status]
+            written = f" after {payload[0]} words were written" if payload.size else ""
+            request.error = kind(f"{self.name}: {request.asked} was refused with {status.name}{written}; {advice}")
         elif response[1] == Status.EMPTY and opcode == Opcode.POP_EVENT | RESPONSE:
             request.payload = payload
         elif response[1] != Status.OK:
@@ -206,20 +196,14 @@ class Device:
         else:
             request.payload = payload
 
-    def _refusal(self, request: Request, status: Status | TransportStatus, payload: Words) -> DeviceError:
-        kind, advice = REFUSALS[status]
-        written = f" after {payload[0]} words were written" if payload.size else ""
-        return kind(f"{self.name}: {request.asked} was refused with {status.name}{written}; {advice}")
-
     # Ping.
 
     def submit_ping(self, words: Words) -> Pending[Words]:
-        """Have the node echo up to 64 words."""
+        """Make the node echo up to 64 words."""
         if words.size > PING_WORDS:
             raise ValueError(f"Ping must be of at most {PING_WORDS} words, not {words.size!r}")
-        request = self._submit(Opcode.PING, f"a ping of {words.size} words", count=words.size,
-                               words=[words.astype(np.uint32)], answer=words.size)
-        return Pending(self.complete, [request], lambda payloads: payloads[0])
+        return self._ask(Opcode.PING, f"a ping of {words.size} words", lambda payload: payload, count=words.size,
+                         words=[words.astype(np.uint32)], answer=words.size)
 
     ping = _waits(submit_ping)
 
@@ -227,18 +211,14 @@ class Device:
 
     def _read_registers(self, first: Register, count: int, combine: Callable[[Words], T]) -> Pending[T]:
         what = f"register {first.name}" if count == 1 else f"{count} registers from {first.name} on"
-        request = self._submit(Opcode.READ_REGISTER, f"a read of {what}", count=count,
-                               words=[np.array([first.address], np.uint32)], answer=count)
-        return Pending(self.complete, [request], lambda payloads: combine(payloads[0]))
+        return self._ask(Opcode.READ_REGISTER, f"a read of {what}", combine, count=count,
+                         words=[np.array([first.address], np.uint32)], answer=count)
 
     def submit_read_register(self, name: str) -> "Pending[int | float]":
-        """Read a register: a float if its kind is float32, else a number of 32 bits. A node of 16-bit integers
-        has signed numbers of 32 bits in place of floats.
+        """Read a register: a float if its kind is float32, else a number of 32 bits.
 
-        Parameters
-        ----------
-        name : str
-            One of :data:`hdl.control.registers.REGISTERS`; a ``KeyError`` lists them.
+        A node of 16-bit integers has signed numbers of 32 bits in place of floats. A name that is none of
+        :data:`hdl.control.registers.REGISTERS` is a ``KeyError``, which lists them.
         """
         entry = register(name)
         return self._read_registers(entry, 1, lambda words: from_bits(entry, words, integers=self._integers))
@@ -246,24 +226,16 @@ class Device:
     read_register = _waits(submit_read_register)
 
     def submit_write_register(self, name: str, value: float) -> Pending[None]:
-        """Set a register.
+        """Set a register; one of kind float32 takes a float, rounded to binary32, or on a node of 16-bit integers a
+        signed integer.
 
         Raises ``ReadOnlyError``: the register cannot be written; ``TypeError, ValueError``: the register cannot hold
-        the value.
-
-        Parameters
-        ----------
-        name : str
-            One of :data:`hdl.control.registers.REGISTERS`; a ``KeyError`` lists them.
-        value : int or float
-            A float is rounded to binary32, and is for registers of kind float32 only. On a node of 16-bit integers
-            these registers take signed integers.
+        the value; ``KeyError``: there is no such register.
         """
         entry = register(name)
         bits = to_bits(entry, value, integers=self._integers)
-        request = self._submit(Opcode.WRITE_REGISTER, f"a write of {value!r} to register {name}", count=1,
-                               words=[np.array([entry.address, bits], np.uint32)], answer=1)
-        return Pending(self.complete, [request], _nothing)
+        return self._ask(Opcode.WRITE_REGISTER, f"a write of {value!r} to register {name}", _nothing, count=1,
+                         words=[np.array([entry.address, bits], np.uint32)], answer=1)
 
     write_register = _waits(submit_write_register)
 
@@ -272,8 +244,7 @@ class Device:
         entry = register(name)
         if entry.kind is not Kind.BITFIELD:
             raise ValueError(f"Register must be of kind bitfield, not {entry.name} of kind {entry.kind.value}")
-        value = int(self.read_register(name))
-        return {field.name: value >> field.bit & (1 << field.width) - 1 for field in entry.fields}
+        return field_values(name, int(self.read_register(name)))
 
     def submit_counters(self) -> Pending[dict[str, int]]:
         """Read all counters by name; each has 32 bits and wraps."""
@@ -289,10 +260,8 @@ class Device:
 
     def submit_write_bits(self, first: str, bits: Sequence[int]) -> Pending[None]:
         """Write bits to consecutive registers, in one request."""
-        request = self._submit(Opcode.WRITE_REGISTER, f"a write of {len(bits)} registers from {first} on",
-                               count=len(bits), answer=1,
-                               words=[np.array([register(first).address, *bits], np.uint32)])
-        return Pending(self.complete, [request], _nothing)
+        return self._ask(Opcode.WRITE_REGISTER, f"a write of {len(bits)} registers from {first} on", _nothing,
+                         count=len(bits), words=[np.array([register(first).address, *bits], np.uint32)], answer=1)
 
     # Memories.
 
@@ -303,70 +272,57 @@ class Device:
         return title.removesuffix(" memory")
 
     def submit_read_memory(self, space: int, address: int, count: int) -> Pending[Words]:
-        """Read elements of a memory, as bits.
+        """Read ``count`` elements of a :class:`Space` from ``address`` on, as bits; state plane p is
+        ``Space.STATE + p``.
 
         Raises ``BadAddressError``: the memory does not exist, or is smaller.
-
-        Parameters
-        ----------
-        space : int
-            :class:`Space`; state plane p is ``Space.STATE + p``.
-        address, count : int
-            First element, and number of elements.
         """
-        _check_range(space, address, count)
-        name = self._memory_name(space)
         requests = [
-            self._submit(Opcode.READ_MEMORY, f"a read of {_range(name, start, size)}", count=size,
-                         words=[_access(space, start)], answer=size, patience=size)
-            for start, size in _packets(address, count)
-        ]
+            self._submit(Opcode.READ_MEMORY, f"a read of {name}", count=size, words=[access], answer=size,
+                         patience=size)
+            for _, size, access, name in self._packets(space, address, count)]
         return Pending(self.complete, requests, lambda payloads: np.concatenate([np.empty(0, np.uint32), *payloads]))
 
     read_memory = _waits(submit_read_memory)
 
     def submit_write_memory(self, space: int, address: int, elements: NDArray[Any]) -> Pending[None]:
-        """Set elements of a memory.
+        """Write bits (uint32) or numbers (float32), in one dimension, to elements from ``address`` on; see
+        :meth:`submit_read_memory`.
 
         Raises ``BadAddressError``: the memory does not exist, or is smaller. In a transfer of several packets, the
         packets that fit are written.
-
-        Parameters
-        ----------
-        space : int
-            :class:`Space`; state plane p is ``Space.STATE + p``.
-        address : int
-            First element.
-        elements : array of uint32 or float32, one dimension
-            Bits, or numbers whose bits are written.
         """
-        elements = np.asarray(elements)
-        if elements.dtype not in (np.uint32, np.float32) or elements.ndim != 1:
-            raise TypeError(f"Elements must be one row of uint32 or float32, not {elements.dtype} of shape "
-                            f"{elements.shape!r}")
-        _check_range(space, address, elements.size)
-        words = np.ascontiguousarray(elements).view(np.uint32)
-        name = self._memory_name(space)
+        words = bits_of(elements)
         requests = [
-            self._submit(Opcode.WRITE_MEMORY, f"a write to {_range(name, start, size)}", count=size,
-                         words=[_access(space, start), words[start - address:start - address + size]], answer=1,
-                         patience=size)
-            for start, size in _packets(address, words.size)
-        ]
+            self._submit(Opcode.WRITE_MEMORY, f"a write to {name}", count=size,
+                         words=[access, words[first:first + size]], answer=1, patience=size)
+            for first, size, access, name in self._packets(space, address, words.size)]
         return Pending(self.complete, requests, _nothing)
+
+    def _packets(self, space: int, address: int, count: int) -> Iterator[tuple[int, int, Words, str]]:
+        """Offset, size, word of the access, and name in messages of each packet of a transfer."""
+        if not 0 <= space < 16:
+            raise ValueError(f"Memory space must be between 0 and 15, not {space!r}")
+        if address < 0 or count < 0 or address + count > 1 << 28:
+            raise ValueError(f"Memory range must lie between 0 and {1 << 28}, not {count!r} elements from "
+                             f"{address!r} on")
+        name = self._memory_name(space)
+        for offset in range(0, count, PACKET_WORDS):
+            first, size = address + offset, min(PACKET_WORDS, count - offset)
+            yield (offset, size, np.array([space << 28 | first], np.uint32),
+                   f"{size} elements of {name} memory from {first} on")
 
     write_memory = _waits(submit_write_memory)
 
     # Commands and events.
 
     def submit_push(self, command: Command) -> Pending[None]:
-        """Queue a command. Its event tells of any error in it.
+        """Queue a command, whose event reports any error in it.
 
         Raises ``QueueFullError`` if the queue is full; pop an event first.
         """
-        request = self._submit(Opcode.PUSH_COMMAND, f"a push of {command}", count=DESCRIPTOR_WORDS,
-                               words=[command.words()], answer=0)
-        return Pending(self.complete, [request], _nothing)
+        return self._ask(Opcode.PUSH_COMMAND, f"a push of {command}", _nothing, count=DESCRIPTOR_WORDS,
+                         words=[command.words()], answer=0)
 
     push = _waits(submit_push)
 
@@ -377,11 +333,9 @@ class Device:
         """
         if not 0 <= timeout < 1 << 32:
             raise ValueError(f"Timeout must be a number of 32 bits, not {timeout!r}")
-        asked = f"a wait of {timeout} cycles for an event"
-        request = self._submit(Opcode.POP_EVENT, asked, count=EVENT_WORDS, words=[np.array([timeout], np.uint32)],
-                               answer=EVENT_WORDS, patience=timeout)
-        return Pending(self.complete, [request],
-                       lambda payloads: self._event(payloads[0]) if payloads[0].size else None)
+        return self._ask(Opcode.POP_EVENT, f"a wait of {timeout} cycles for an event",
+                         lambda payload: self._event(payload) if payload.size else None, count=EVENT_WORDS,
+                         words=[np.array([timeout], np.uint32)], answer=EVENT_WORDS, patience=timeout)
 
     pop_event = _waits(submit_pop_event)
 
@@ -389,7 +343,7 @@ class Device:
 
     def submit_load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0, model: int = 0,
                             idle: bool = False) -> Pending[None]:
-        """Load commands of a queue's program, which ends behind them.
+        """Load the last commands of a queue's program, from a slot on.
 
         Raises ``ProgramTooLongError``: the program has no room for all of them; ``ProgramRunningError``: a program
         runs.
@@ -400,27 +354,23 @@ class Device:
             0 computes, 1 communicates.
         commands : sequence of Command
             Commands; a load of none at slot 0 empties the program.
-        slot : int
-            Place of the first one in the program.
         model : int
             Number of the program, which :meth:`run` names; that of the latest load holds for all queues.
         idle : bool
-            Whether it is for the bank that does not run, of a node with two; a program may run then.
+            Whether the load is for the bank that does not run, of a node with two; a program may run then.
         """
         header = pack(_IDLE if idle else _LOAD, {"queue": queue, "slot": slot, "model": model, "idle": idle},
                       "Program's")
-        request = self._submit(
-            Opcode.LOAD_PROGRAM, f"a load of {len(commands)} commands from slot {slot} of queue {queue} on",
-            count=DESCRIPTOR_WORDS * len(commands), words=[header, *(command.words() for command in commands)],
-            answer=1, patience=DESCRIPTOR_WORDS * len(commands))
-        return Pending(self.complete, [request], _nothing)
+        count = DESCRIPTOR_WORDS * len(commands)
+        return self._ask(
+            Opcode.LOAD_PROGRAM, f"a load of {len(commands)} commands from slot {slot} of queue {queue} on", _nothing,
+            count=count, words=[header, *(command.words() for command in commands)], answer=1, patience=count)
 
     load_program = _waits(submit_load_program)
 
     def submit_edit(self, edit: Words, name: str) -> Pending[None]:
         """Send the words of an EDIT, with a name for messages; the answer is the acknowledgement."""
-        request = self._submit(Opcode.EDIT, name, count=EDIT_WORDS, words=[edit], answer=0)
-        return Pending(self.complete, [request], _nothing)
+        return self._ask(Opcode.EDIT, name, _nothing, count=EDIT_WORDS, words=[edit], answer=0)
 
     def submit_run(self, run: ProgramRun) -> Pending[None]:
         """Start the programs of all queues; each of their commands gives an event in each pass.
@@ -430,23 +380,18 @@ class Device:
         already.
         """
         self.latest_run = run.number
-        request = self._submit(Opcode.RUN, f"a run of {run.passes} passes of program {run.model}", count=RUN_WORDS,
-                               words=[run.words()], answer=0)
-        return Pending(self.complete, [request], _nothing)
+        return self._ask(Opcode.RUN, f"a run of {run.passes} passes of program {run.model}", _nothing,
+                         count=RUN_WORDS, words=[run.words()], answer=0)
 
     run = _waits(submit_run)
 
     def trace(self, since: int | None = None) -> list[TraceRecord]:
         """Read starts and ends of the latest commands, in the order in which the node recorded them.
 
-        Of the 256 that a node keeps, those that it has overwritten while they were read are missing.
+        A node keeps 256 records; records that it overwrites during the read are missing. ``since`` is the value of
+        register TRACE_POINTER before the first record to return, where nothing is recorded meanwhile.
 
         Raises ``TraceError``: there were more records since then than a node keeps.
-
-        Parameters
-        ----------
-        since : int, optional
-            Register TRACE_POINTER before the first record that is wanted, where nothing is recorded meanwhile.
         """
         space = self.config.memory_map["trace"]
         if since is None:
@@ -469,26 +414,5 @@ class Device:
                                 f"check that driver and node are of the same version") from None
 
 
-def _nothing(payloads: list[Words]) -> None:
+def _nothing(payloads: object) -> None:
     return None
-
-
-def _check_range(space: int, address: int, count: int) -> None:
-    if not 0 <= space < 16:
-        raise ValueError(f"Memory space must be between 0 and 15, not {space!r}")
-    if address < 0 or count < 0 or address + count > 1 << 28:
-        raise ValueError(f"Memory range must lie between 0 and {1 << 28}, not {count!r} elements from {address!r} on")
-
-
-def _packets(address: int, count: int) -> list[tuple[int, int]]:
-    """First element and number of elements of each packet of a transfer."""
-    return [(start, min(PACKET_WORDS, address + count - start))
-            for start in range(address, address + count, PACKET_WORDS)]
-
-
-def _range(name: str, address: int, count: int) -> str:
-    return f"{count} elements of {name} memory from {address} on"
-
-
-def _access(space: int, address: int) -> Words:
-    return np.array([space << 28 | address], np.uint32)

@@ -1,20 +1,18 @@
 """Devices of the nodes of a ring, by rank, the formats that they have alike, and requests to all of them.
 
-A request to all nodes is sent to each of them before the first answer is waited for, so that they work at the same
-time.
-
-Nodes may have different configurations, as long as they agree on :data:`ALIKE`. A buffer then has room where the
-smallest memory of its region ends.
+A request to all nodes is sent to each of them before the wait for the first answer, so that they work at the same
+time. Nodes may have different configurations, as long as they agree on :data:`ALIKE`; the smallest memory of a region
+then bounds its buffers.
 """
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 from hdl.config import Configuration
 from host.driver.device import Device
 from host.driver.elements import element_format
-from host.driver.transport import Pending
+from host.driver.transport import Pending, results_of
 from host.driver.words import Vector, Words
 
 __all__ = ["ALIKE", "TIMEOUT", "Devices", "Formats", "alike"]
@@ -39,13 +37,7 @@ def alike(configs: Sequence[Configuration], name: str) -> Any:
 
 
 class Formats:
-    """Formats of elements, memory rows, segments and codecs.
-
-    Parameters
-    ----------
-    configs : sequence of Configuration
-        Each configuration of a node in the ring; they must agree on :data:`ALIKE`.
-    """
+    """Formats of elements, memory rows, segments and codecs, of configurations that must agree on :data:`ALIKE`."""
 
     def __init__(self, configs: Sequence[Configuration]):
         for name in ALIKE:
@@ -66,55 +58,32 @@ class Formats:
         return int(alike(self._configs, "lanes"))
 
 
-class Devices(Sequence[Device]):
-    """Devices of the nodes of a ring, in the order of their ranks.
+class Devices(tuple[Device, ...]):
+    """Devices of the nodes of a ring, by rank, with configurations that agree on :data:`ALIKE`."""
 
-    Parameters
-    ----------
-    devices : sequence of Device
-        The node at index r is of rank r. Their configurations must agree on :data:`host.driver.devices.ALIKE`.
-    timeout : int
-        Cycles without a word on a node's links after which it abandons a command.
-    """
+    def __new__(cls, devices: Iterable[Device], *, timeout: int = TIMEOUT) -> Self:
+        return super().__new__(cls, devices)
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
-        self._devices = list(devices)
-        if not self._devices:
+        if not self:
             raise ValueError("A ring must have at least one node")
         if not 1 <= timeout < 1 << 30:
             raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
-        # each configuration of a node
-        self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self._devices))
+        # each configuration of a node, and that of rank 0, for parameters that are alike
+        self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self))
+        self.config = self.configs[0]
         self.formats = Formats(self.configs)
-        self.timeout = timeout
-
-    @overload
-    def __getitem__(self, index: int) -> Device: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Device]: ...
-
-    def __getitem__(self, index: int | slice) -> Device | list[Device]:
-        return self._devices[index]
-
-    def __len__(self) -> int:
-        return len(self._devices)
-
-    @property
-    def config(self) -> Configuration:
-        """Configuration of rank 0, for parameters that are alike."""
-        return self.configs[0]
+        self.timeout = timeout  # cycles without a word on a node's links after which it abandons a command
 
     @property
     def privileged(self) -> bool:
         """Whether all may write privileged registers."""
-        return all(device.privileged for device in self._devices)
+        return all(device.privileged for device in self)
 
     def ask(self, submit: Callable[[int, Device], Pending[T]], ranks: Iterable[int] | None = None) -> list[T]:
         """Ask all nodes, or some ranks, then wait for all answers."""
         ranks = range(len(self)) if ranks is None else ranks
-        pending = [submit(rank, self._devices[rank]) for rank in ranks]
-        return [one.result() for one in pending]
+        return results_of([submit(rank, self[rank]) for rank in ranks])
 
     def write_register(self, name: str, value: float) -> None:
         """Write the same value to a register of all nodes."""
@@ -133,4 +102,4 @@ class Devices(Sequence[Device]):
 
     def _numbers(self, name: str, ranks: Iterable[int]) -> dict[int, int]:
         """Number of a memory space on the wire; nodes of different configurations have their own."""
-        return {rank: int(self._devices[rank].config.memory_map[name].number) for rank in ranks}
+        return {rank: int(self[rank].config.memory_map[name].number) for rank in ranks}

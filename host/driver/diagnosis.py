@@ -1,17 +1,15 @@
 """Diagnosis of a failed collective from the events and counters of its nodes.
 
-A node that refuses a packet knows the reason. A node that stands still does not know whom it waits for in the end,
-so the diagnosis names no node for it; it names a link if words are missing behind it after all links have come to
-rest.
+A node that refuses a packet reports the reason. A node that stands still cannot name the cause, so the diagnosis
+names a link, if words are missing after it once no word moves.
 """
 
 from collections.abc import Sequence
 
 from hdl.control.protocol import EventStatus, Operation
 from hdl.ring.topology import RingTopology
-from host.driver.command import REFUSED, Event
+from host.driver.command import REFUSED, CollectiveError, Event
 from host.driver.device import Device
-from host.driver.errors import DeviceError
 from host.errors import ExpectedError
 
 __all__ = ["RingError", "explain", "report"]
@@ -21,44 +19,27 @@ _STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
 
 
 class RingError(ExpectedError):
-    """A collective failed on at least one node.
-
-    Members
-    -------
-    cause : int or None
-        The node that refused a packet or a command, as opposed to nodes that gave up because another did; or the node
-        in front of the only link that has not delivered words. None if neither is known.
-    events : list of Event or None
-        Event of each node; None for a node that gave none.
-    """
+    """A collective failed on at least one node."""
 
     def __init__(self, message: str, *, cause: int | None, events: list[Event | None]):
         super().__init__(message)
+        # node that refused a packet or a command, not one that gave up because another did; or the node before the
+        # only link that has not delivered words; None if neither is known
         self.cause = cause
-        self.events = events
+        self.events = events  # event of each node; None for a node that gave none
 
     @property
     def transient(self) -> bool:
-        """Whether the same command may go well once the ring has recovered: words or credits were damaged, lost or
-        late, and no node has refused the command itself."""
+        """Whether the same command may end well once the ring has recovered, since no node refused it."""
         return not any(event is not None and event.status in REFUSED for event in self.events)
 
 
 def explain(operation: int, events: list[Event | None], *, devices: Sequence[Device],
             missing: Sequence[int] | None, rest: int) -> RingError:
-    """Make the error of a failed command.
+    """Make the error of a failed command, by the event of each node, None for a node that gave none.
 
-    Parameters
-    ----------
-    operation : Operation or int
-        One that this driver does not know goes by its code.
-    events : list of Event or None
-        Event of each node, in order of rank; None for a node that gave none.
-    missing : sequence of int, optional
-        Words that node r has sent and the next node has not received, at index r; None if words still moved during
-        the count.
-    rest : int
-        Cycles without a word before the count.
+    An operation that this driver does not have is a code. ``missing`` and ``rest`` are the result of
+    :meth:`host.driver.command_queueing.CommandQueueing.settle`.
     """
     topology = RingTopology(len(devices))
     culprits = [(rank, event) for rank, event in enumerate(events)
@@ -66,16 +47,12 @@ def explain(operation: int, events: list[Event | None], *, devices: Sequence[Dev
     name = operation.name.lower().replace("_", "-") if isinstance(operation, Operation) else f"operation {operation}"
     if culprits:
         rank, event = culprits[0]
-        try:
-            event.check(devices[rank].name)
-        except DeviceError as error:
-            return RingError(f"{name} failed: {error}", cause=rank, events=events)
-    found = [0] * len(devices) if missing is None else missing
-    links = [link for link, count in enumerate(found) if count > 0]
+        return RingError(f"{name} failed: {CollectiveError(event, devices[rank].name)}", cause=rank, events=events)
+    links = {link: count for link, count in enumerate(missing or ()) if count > 0}
     silent = [rank for rank, event in enumerate(events) if event is None]
     if links:
         reason = "; ".join(f"the link from node {link} to node {topology.successor(link)} has not delivered "
-                           f"{found[link]} words" for link in links)
+                           f"{count} words" for link, count in links.items())
         reason += f", and for {rest:,} cycles no word has moved"
     elif missing is None:
         reason = "words still arrived long after nodes had given up: a link is slower than TIMEOUT allows"
@@ -85,8 +62,8 @@ def explain(operation: int, events: list[Event | None], *, devices: Sequence[Dev
         reason = ("nodes stood still, and every word that was sent has arrived: a credit was lost, a link is slower "
                   "than TIMEOUT allows, or a node was not given the command")
     lines = [report(rank, event, devices) for rank, event in enumerate(events)]
-    return RingError("\n".join([f"{name} failed: {reason}", *lines]), cause=links[0] if len(links) == 1 else None,
-                     events=events)
+    return RingError("\n".join([f"{name} failed: {reason}", *lines]),
+                     cause=next(iter(links)) if len(links) == 1 else None, events=events)
 
 
 def report(rank: int, event: Event | None, devices: Sequence[Device]) -> str:

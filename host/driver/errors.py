@@ -14,7 +14,7 @@ __all__ = [
 
 
 class TransportStatus(enum.IntEnum):
-    """Status of a response that a transport has made, beside those of nodes."""
+    """Status of a response that a transport has made, in addition to those of nodes."""
 
     NO_ANSWER = 1 << 16
 

@@ -1,8 +1,8 @@
 """Contents of the far memories of nodes that compute, which no request of the host reaches.
 
 Moves bring them through the activation memory, part by part: a part is moved in and read, or written and moved out.
-What the activation memory held is put back in the end, whatever happens. Its rows then have the owner 0, as after any
-write of the host. All nodes work at the same time.
+The contents of the activation memory are restored in the end, in any case; its rows then have the owner 0, as after
+any write of the host. All nodes work at the same time.
 """
 
 import contextlib
@@ -14,12 +14,13 @@ from hdl.config import Configuration
 from hdl.control.protocol import Operation
 from host.driver.command import Command, Event
 from host.driver.device import Device
+from host.driver.devices import Devices
 from host.driver.errors import DeviceTimeoutError
 from host.driver.words import Words
 
 __all__ = ["clear_far", "far_words_of", "read_far", "write_far"]
 
-#: Cycles of a look for the event of a move, which ends in any case: the far memory moves words, or is silent.
+#: Cycles of a look for the event of a move, which ends in any case, also with a silent far memory.
 _LOOK = 100_000
 
 #: Windows of each node, by rank: first element, a multiple of 32, and number of elements.
@@ -31,86 +32,66 @@ def far_words_of(config: Configuration) -> int:
     return 0 if config.compute is None else int(config.compute.far)
 
 
-def read_far(devices: Sequence[Device], windows: _Windows) -> dict[tuple[int, int], Words]:
-    """Contents of windows of the far memories, by rank and first element.
-
-    Raises ``DeviceError`` if a far memory is silent.
-    """
-    found: dict[tuple[int, int], list[Words]] = {(rank, base): [] for rank, mine in windows.items()
-                                                 for base, _ in mine}
+def read_far(devices: Devices, windows: _Windows) -> dict[tuple[int, int], Words]:
+    """Contents of windows of the far memories, by rank and first element; a ``DeviceError`` if one is silent."""
+    contents: dict[tuple[int, int], list[Words]] = {(rank, base): [] for rank, own in windows.items()
+                                                    for base, _ in own}
     with _staged(devices, windows):
         for step in _steps(devices, windows):
             _move(devices, Operation.MOVE_IN, step)
-            pending = {rank: devices[rank].submit_read_memory(_near(devices[rank]), 0, count)
-                       for rank, (_, _, count) in step.items()}
+            parts = devices.read_space("activations", 0, {rank: count for rank, (_, _, count) in step.items()})
             for rank, (base, _, _) in step.items():
-                found[rank, base].append(pending[rank].result())
-    return {key: np.concatenate([np.empty(0, np.uint32), *parts]) for key, parts in found.items()}
+                contents[rank, base].append(parts[rank])
+    return {key: np.concatenate([np.empty(0, np.uint32), *parts]) for key, parts in contents.items()}
 
 
-def write_far(devices: Sequence[Device], contents: Mapping[tuple[int, int], Words]) -> None:
+def write_far(devices: Devices, contents: Mapping[tuple[int, int], Words]) -> None:
     """Write contents, by rank and first element, to far memories; see :func:`read_far`."""
-    windows = {rank: [(base, words.size) for (one, base), words in contents.items() if one == rank]
+    windows = {rank: [(base, words.size) for (owner, base), words in contents.items() if owner == rank]
                for rank, _ in contents}
     with _staged(devices, windows):
         for step in _steps(devices, windows):
-            pending = [devices[rank].submit_write_memory(_near(devices[rank]), 0,
-                                                         contents[rank, base][first - base:first - base + count])
-                       for rank, (base, first, count) in step.items()]
-            for one in pending:
-                one.result()
+            devices.write_space("activations", 0, {rank: contents[rank, base][first - base:first - base + count]
+                                                   for rank, (base, first, count) in step.items()})
             _move(devices, Operation.MOVE_OUT, step)
 
 
-def clear_far(devices: Sequence[Device], windows: _Windows) -> None:
+def clear_far(devices: Devices, windows: _Windows) -> None:
     """Fill windows of far memories with zeros; see :func:`read_far`."""
     with _staged(devices, windows) as used:
-        pending = [devices[rank].submit_write_memory(_near(devices[rank]), 0, np.zeros(count, np.uint32))
-                   for rank, count in used.items()]
-        for one in pending:
-            one.result()
+        devices.write_space("activations", 0, {rank: np.zeros(count, np.uint32) for rank, count in used.items()})
         for step in _steps(devices, windows):
             _move(devices, Operation.MOVE_OUT, step)
 
 
-def _near(device: Device) -> int:
-    return int(device.config.memory_map["activations"].number)
-
-
 @contextlib.contextmanager
-def _staged(devices: Sequence[Device], windows: _Windows) -> Iterator[dict[int, int]]:
-    """The activation memories, from their beginning on, as a place for parts of these windows: so many words of
-    each node, by rank."""
-    used = {rank: min(max((count for _, count in mine), default=0), int(devices[rank].config.compute.activations))
-            for rank, mine in windows.items()}
-    reading = {rank: devices[rank].submit_read_memory(_near(devices[rank]), 0, count)
-               for rank, count in used.items()}
-    before = {rank: one.result() for rank, one in reading.items()}
+def _staged(devices: Devices, windows: _Windows) -> Iterator[dict[int, int]]:
+    """Use the start of activation memories for parts of these windows: numbers of words, by rank."""
+    used = {rank: min(max((count for _, count in own), default=0), int(devices[rank].config.compute.activations))
+            for rank, own in windows.items()}
+    before = devices.read_space("activations", 0, used)
     try:
         yield used
     finally:
-        writing = [devices[rank].submit_write_memory(_near(devices[rank]), 0, words)
-                   for rank, words in before.items()]
-        for one in writing:
-            one.result()
+        devices.write_space("activations", 0, before)
 
 
-def _steps(devices: Sequence[Device], windows: _Windows) -> Iterator[dict[int, tuple[int, int, int]]]:
+def _steps(devices: Devices, windows: _Windows) -> Iterator[dict[int, tuple[int, int, int]]]:
     """Parts that fit into the activation memories: by rank the window, and first element and length of the part."""
     parts = {rank: [(base, first, min(int(devices[rank].config.compute.activations), base + count - first))
-                    for base, count in mine
+                    for base, count in own
                     for first in range(base, base + count, int(devices[rank].config.compute.activations))]
-             for rank, mine in windows.items()}
+             for rank, own in windows.items()}
     for number in range(max(map(len, parts.values()), default=0)):
-        yield {rank: mine[number] for rank, mine in parts.items() if number < len(mine)}
+        yield {rank: own[number] for rank, own in parts.items() if number < len(own)}
 
 
-def _move(devices: Sequence[Device], operation: Operation, step: Mapping[int, tuple[int, int, int]]) -> None:
-    """Move a part between the beginning of the activation memory and the far memory, on each node that has one."""
+def _move(devices: Devices, operation: Operation, step: Mapping[int, tuple[int, int, int]]) -> None:
+    """Move a part between the start of the activation memory and the far memory, on each node that has one."""
     for rank, (_, first, count) in step.items():
         device = devices[rank]
         device.push(device.named(Command(operation=operation, weight_base=0, state_base=first, length=count)))
-    events = {rank: _event(devices[rank]) for rank in step}  # of all, whatever one of them says
+    events = {rank: _event(devices[rank]) for rank in step}  # of all nodes, before the first is checked
     for rank, event in events.items():
         event.check(devices[rank].name)
 

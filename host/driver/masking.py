@@ -1,11 +1,11 @@
 """Masks of matrices, and the layout of matrices in a node's memories for masking.
 
-A command of a node masks one region of its gradient memory. The rows of all matrices lie in it one after the other,
-each begun in a memory row of its own; the weight memory has a list of jobs, which tell shape and mask, and behind it
-the words of external masks. :func:`plan` lays out as many regions as all jobs need.
+A command of a node masks one region of its gradient memory, in which each row of each matrix starts at a new memory
+row. The weight memory has a list of jobs, with shapes and masks, and then the words of external masks. :func:`plan`
+lays out as many regions as all jobs need.
 
-Nodes of 16-bit integers have matrices of these, and no external masks. Their list of jobs has a job's words in
-halves, the low one first, each an element of its own.
+Nodes of 16-bit integers have matrices of integers, and no external masks. Their list has each word of a job as two
+elements, the low half first.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from hdl.memory_map import BASE_ALIGNMENT
 from host.driver.words import Words, pack, places
 from sim.golden import masking as golden
 
-__all__ = ["Mask", "MaskJob", "Matrices", "Region", "plan", "unpack"]
+__all__ = ["BOUNDS", "Mask", "MaskJob", "Matrices", "Region", "plan", "unpack"]
 
 Matrices = npt.NDArray[np.float32] | npt.NDArray[np.int16]
 
@@ -29,7 +29,9 @@ _WORD = 32
 _LAYOUT = places(mask_job_layout())
 _JOB_ELEMENTS = {FP32: MASK_JOB_WORDS, INT16: 2 * MASK_JOB_WORDS}
 _TYPES: dict[str, type[np.generic]] = {FP32: np.float32, INT16: np.int16}
-_PARAMETERS = ("length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")
+
+#: Parameters of a mask that are numbers without a sign.
+BOUNDS = ("length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ class Mask(golden.Mask):
     """
 
     def __post_init__(self) -> None:
-        for name in _PARAMETERS:
+        for name in BOUNDS:
             if not 0 <= getattr(self, name) < 1 << INDEX_BITS:
                 raise ValueError(f"Mask's {name} must be a number of {INDEX_BITS} bits, not {getattr(self, name)!r}")
         if not -(1 << INDEX_BITS) <= self.diagonal < 1 << INDEX_BITS:
@@ -52,10 +54,9 @@ class Mask(golden.Mask):
 class MaskJob:
     """Matrices of one shape under one mask."""
 
-    matrices: Matrices  # matrices, in the shape (count, rows, columns)
+    matrices: Matrices  # of shape (count, rows, columns)
     mask: Mask
-    # True, in the same shape, for each element that an external mask keeps. Required for an external
-    # mask, and not allowed for any other.
+    # for an external mask only: in the same shape, True for each element that it keeps
     external: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
@@ -101,9 +102,7 @@ class Region:
 
     pieces: list[_Piece]  # jobs and matrices that the region holds
     data: Words  # words for the gradient memory
-    # words for the weight memory: the list of jobs, and from ``externals`` on the words of external
-    # masks
-    words: Words
+    words: Words  # words for the weight memory: the list of jobs, and the words of external masks
     externals: int  # offset of the words of external masks, a multiple of 32
 
 
@@ -114,18 +113,9 @@ def _up(value: int, multiple: int) -> int:
 def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, element: str = FP32) -> list[Region]:
     """Lay jobs out in regions, in their order; a job that does not fit is split between two matrices.
 
-    Raises ``ValueError``: there is no room for even one matrix, or nodes of this element type cannot do the job.
-
-    Parameters
-    ----------
-    lanes : int
-        Elements in a memory row.
-    elements : int
-        Room for data.
-    words : int
-        Room for the list of jobs and the words of external masks.
-    element : str
-        Element type of the nodes: fp32 or int16.
+    Memory rows have ``lanes`` elements; a region has room for ``elements`` of matrices, and for ``words`` of the
+    list of jobs and external masks. Raises ``ValueError``: there is no room for one matrix, or nodes of this type
+    of ``element``, fp32 or int16, cannot do the job.
     """
     for job in jobs:
         if job.matrices.dtype != _TYPES[element]:
@@ -171,27 +161,20 @@ def _no_room(job: MaskJob, each: int, elements: int, words: int, each_job: int) 
 
 
 def _region(jobs: Sequence[MaskJob], pieces: list[_Piece], lanes: int, element: str) -> Region:
-    data, externals = [], []
+    data, listed, externals = [], [], []
     for piece in pieces:
         job = jobs[piece.job]
         part = slice(piece.first, piece.first + piece.count)
-        columns = _up(job.columns, lanes)
-        matrices = job.matrices[part]
-        if columns != job.columns:
-            matrices = np.zeros((piece.count, job.rows, columns), job.matrices.dtype)
-            matrices[..., :job.columns] = job.matrices[part]
-        flat = np.ascontiguousarray(matrices).reshape(-1)
+        flat = np.pad(job.matrices[part], ((0, 0), (0, 0), (0, -job.columns % lanes))).reshape(-1)
         data.append((flat.astype(np.int32) if element == INT16 else flat).view(np.uint32))
+        words = _job_words(job, piece)
+        listed.append(words.astype("<u4").view("<u2").astype(np.uint32) if element == INT16 else words)
         if job.external is not None:
             externals.append(_bits(job.external[part]))
-    size = _JOB_ELEMENTS[element]
-    start = _up(size * len(pieces), BASE_ALIGNMENT)
-    words = np.zeros(start + sum(map(len, externals)), np.uint32)
-    for number, piece in enumerate(pieces):
-        given = _job_words(jobs[piece.job], piece)
-        words[size * number:size * (number + 1)] = given.astype("<u4").view("<u2") if element == INT16 else given
-    words[start:] = np.concatenate([np.empty(0, np.uint32), *externals])
-    return Region(pieces=list(pieces), data=np.concatenate(data), words=words, externals=start)
+    list_words = np.concatenate(listed)
+    gap = np.zeros(-len(list_words) % int(BASE_ALIGNMENT), np.uint32)
+    return Region(pieces=list(pieces), data=np.concatenate(data), words=np.concatenate([list_words, gap, *externals]),
+                  externals=len(list_words) + len(gap))
 
 
 def _job_words(job: MaskJob, piece: _Piece) -> Words:
@@ -204,21 +187,13 @@ def _job_words(job: MaskJob, piece: _Piece) -> Words:
 
 def _bits(mask: npt.NDArray[np.bool_]) -> Words:
     """One bit per element, without gaps, and zeros at the end of the last word."""
-    padded = np.zeros(_up(mask.size, _WORD), np.bool_)
-    padded[:mask.size] = mask.reshape(-1)
+    padded = np.pad(mask.reshape(-1), (0, -mask.size % _WORD))
     return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
 
 
 def unpack(jobs: Sequence[MaskJob], regions: Sequence[Region], data: Sequence[Words]) -> list[Matrices]:
-    """Unpack the matrices of each job from the regions in memory.
-
-    Parameters
-    ----------
-    regions : sequence of Region
-        Result of :func:`plan` for these jobs.
-    data : sequence of array of uint32
-        Words of each region in the gradient memory.
-    """
+    """Unpack the matrices of each job from ``data``, the words of each region in the gradient memory, where
+    ``regions`` is the result of :func:`plan`."""
     results: list[Matrices] = [np.empty_like(job.matrices) for job in jobs]
     for region, words in zip(regions, data, strict=True):
         start = 0

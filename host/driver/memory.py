@@ -1,9 +1,8 @@
 """Memories of a ring's nodes: buffers, the allocator that keeps them apart, and room for a run's vectors.
 
-A buffer is at the same address on every node. It belongs to a region of the node's memory map
-(:mod:`hdl.memory_map`): ``gradients``, with the residuals that belong to them, ``weights``, or ``state``, with all
-state planes and masters. A command has one base in each region, so a buffer of ``state`` reserves the same words
-in every one of its memories.
+A buffer is at the same address on every node, in a region of the memory map (:mod:`hdl.memory_map`): ``gradients``,
+with residuals, ``weights``, or ``state``, with all state planes and masters. A command has one base in each region,
+so a buffer of ``state`` reserves the same words in all memories of that region.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ from hdl.memory_map import BASE_ALIGNMENT, REGION_BASES
 from sim.golden.ring import largest_block
 
 __all__ = ["WORDS", "Allocation", "Allocator", "Buffer", "Buffers", "Where", "aligned", "distance_of", "errors_base",
-           "fitted", "place"]
+           "fitted", "packed_words", "place"]
 
 #: Words of the largest memory that a node can have.
 WORDS = 1 << 24
@@ -27,8 +26,13 @@ def aligned(words: int) -> int:
     return -(-words // int(BASE_ALIGNMENT)) * int(BASE_ALIGNMENT)
 
 
+def packed_words(elements: int, packed_state: bool) -> int:
+    """Words of state elements, which may be packed as bfloat16, two to a word."""
+    return -(-elements // 2) if packed_state else elements
+
+
 def errors_base(length: int) -> int:
-    """Default base of the errors in the weight memory: the first group of 32 behind ``length`` weights."""
+    """Default base of the errors in the weight memory: the first group of 32 after ``length`` weights."""
     return aligned(length)
 
 
@@ -51,7 +55,7 @@ class Buffer:
 
     @property
     def end(self) -> int:
-        """Address behind the last word."""
+        """Address after the last word."""
         return self.base + self.length
 
     def overlaps(self, other: "Buffer") -> bool:
@@ -70,16 +74,13 @@ class Buffers:
     gradients: Buffer
     weights: Buffer
     state: Buffer | None = None  # words of the largest block that a node owns, in each state plane and in the masters
-    # errors in the weight memory: the values that :meth:`host.driver.node_operations.NodeOperations.sparsify` has not
-    # sent
+    # in the weight memory: values that :meth:`host.driver.node_operations.NodeOperations.sparsify` has not sent
     errors: Buffer | None = None
 
     def __post_init__(self) -> None:
-        for name, space in (("gradients", "gradients"), ("weights", "weights"), ("state", "state"),
-                            ("errors", "weights")):
-            given = getattr(self, name)
-            if given is not None and given.space != space:
-                raise ValueError(f"Buffer of {name} must be in {space}, not in {given.space}")
+        for part, buffer in vars(self).items():
+            if buffer is not None:
+                place(buffer, part)
         if self.gradients.length != self.weights.length:
             raise ValueError(f"Buffers of gradients and weights must have one length, not {self.gradients.length:,} "
                              f"and {self.weights.length:,}")
@@ -90,26 +91,21 @@ class Buffers:
         return self.weights.length
 
 
-#: A vector: its buffers, its buffer in the one region that is meant, or its length if it lies at the start of each.
+#: A vector: its buffers, its buffer in the one region that is meant, or its length if it is at the start of each.
 Where = int | Buffer | Buffers
 
 
 def place(where: Where, part: str) -> Buffer:
-    """Find the buffer of one part of a vector.
+    """Find the buffer of one part of a vector: gradients, weights, state or errors.
 
     Raises ``ValueError``: the vector has no such buffer, or the buffer is in another space.
-
-    Parameters
-    ----------
-    part : str
-        ``gradients``, ``weights``, ``state`` or ``errors``.
     """
     space = "weights" if part == "errors" else part
     if isinstance(where, Buffers):
-        found = getattr(where, part)
-        if found is None:
+        buffer: Buffer | None = getattr(where, part)
+        if buffer is None:
             raise ValueError(f"Buffers must have one of {part}: allocate it with the others")
-        return found  # type: ignore[no-any-return]
+        return buffer
     if isinstance(where, Buffer):
         if where.space != space:
             raise ValueError(f"Buffer of {part} must be in {space}, not in {where.space}")
@@ -130,10 +126,7 @@ class Allocator:
         return tuple(sorted(self._buffers, key=lambda buffer: (list(REGION_BASES).index(buffer.space), buffer.base)))
 
     def room(self, space: str) -> int:
-        """Words of a region, which are the words of its smallest memory.
-
-        Raises ``ValueError`` if a node has no such memory.
-        """
+        """Words of the smallest memory of a region; a ``ValueError`` if a node has no such memory."""
         try:
             return min(int(memory.words) for memories in self._memories for memory in memories.region(space))
         except KeyError as error:
@@ -151,10 +144,7 @@ class Allocator:
                          f"{length:,}: free another buffer, or take nodes with larger memories")
 
     def claim(self, buffer: Buffer) -> Buffer:
-        """Reserve a buffer at a given place.
-
-        Raises ``ValueError`` if the buffer ends beyond the memory, or overlaps one that is reserved.
-        """
+        """Reserve this buffer; a ``ValueError`` if it ends beyond the memory, or overlaps a reserved one."""
         room = self.room(buffer.space)
         if buffer.end > room:
             raise ValueError(f"Buffer of {buffer.space} must end within the {room:,} words of a node, not at "
@@ -166,7 +156,7 @@ class Allocator:
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Give a buffer back; a ``ValueError`` if the buffer is not reserved."""
+        """Return a buffer; a ``ValueError`` if it is not reserved."""
         if buffer not in self._buffers:
             raise ValueError(f"Buffer to free must be one that is reserved, not {buffer}")
         self._buffers.remove(buffer)
@@ -179,8 +169,7 @@ class Allocation:
     length: int  # elements of the vectors
     planes: int = 0  # state planes of the optimizer; a node keeps its own block of each
     packed_state: bool = False  # whether state is stored as bfloat16
-    # whether errors are kept behind the weights; see :meth:`host.driver.node_operations.NodeOperations.sparsify`
-    errors: bool = False
+    errors: bool = False  # whether errors of :meth:`host.driver.node_operations.NodeOperations.sparsify` are kept
     one_owner: bool = False  # whether one node owns all groups, so that its block is the whole vector
 
     def block(self, nodes: int) -> int:
@@ -192,13 +181,10 @@ class Allocation:
         block = self.block(nodes)
         if config.weights.has_master:
             return block
-        return (-(-block // 2) if self.packed_state else block) if self.planes else 0
+        return packed_words(block, self.packed_state) if self.planes else 0
 
     def check(self, config: Configuration, *, nodes: int) -> None:
-        """Check that a ring of ``nodes`` nodes of this configuration has room for the vectors.
-
-        Raises ``ValueError`` if the vectors do not fit, or there can be no such ring.
-        """
+        """Raise ``ValueError`` unless there can be a ring of so many nodes, with room for the vectors."""
         config.check_ring(nodes)
         room = min(config.memories.gradient, config.memories.weight)
         if self.length > room:
@@ -225,10 +211,10 @@ class Allocation:
                 f"parameters, nodes with more weight memory, or no density, which sends everything")
 
     def place(self, allocator: Allocator, config: Configuration, *, nodes: int) -> Buffers:
-        """Reserve buffers for the vectors beside the buffers that the allocator has given before.
+        """Reserve buffers for the vectors next to those that the allocator has reserved before.
 
-        Raises ``ValueError`` if there is no room between those buffers, or such a ring could never have it; nothing
-        is reserved then.
+        Raises ``ValueError``, and reserves nothing, if there is no room between those buffers, or such a ring could
+        never have it.
         """
         self.check(config, nodes=nodes)
         state = self.state_words(config, nodes=nodes)
@@ -237,15 +223,15 @@ class Allocation:
             wanted["state"] = ("state", state)
         if self.errors:
             wanted["errors"] = ("weights", self.length)
-        found: dict[str, Buffer] = {}
+        buffers: dict[str, Buffer] = {}
         try:
-            for name, (space, words) in wanted.items():
-                found[name] = allocator.allocate(space, words)
+            for part, (space, words) in wanted.items():
+                buffers[part] = allocator.allocate(space, words)
         except ValueError:
-            for buffer in found.values():
+            for buffer in buffers.values():
                 allocator.free(buffer)
             raise
-        return Buffers(**found)
+        return Buffers(**buffers)
 
 
 def distance_of(node: NodeConfig) -> int:
@@ -256,10 +242,10 @@ def distance_of(node: NodeConfig) -> int:
 
 def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
            planes: int | None = None) -> NodeConfig:
-    """A simulated node whose memories have room for a run: those that it has, or the next powers of two.
+    """A simulated node with memories large enough for a run: its own ones, or the next powers of two.
 
-    It has as many state planes as the optimizers need, since a node without its second one is simulated half as fast
-    again; or ``planes``. Raises ``ValueError`` if no node can have as much.
+    It has ``planes`` state planes, by default as the optimizers need, since a node without a second plane is
+    simulated 1.5 times as fast. Raises ``ValueError`` if no node can have that much.
     """
     memories = node.memories
     wanted = {"gradient": memories.gradient, "weight": memories.weight, "state": memories.state}

@@ -30,10 +30,10 @@ class NodeOperations:
 
     def mask(self, jobs: Sequence[Sequence[MaskJob]], *, alternative: float, behind: int = 0,
              data: Buffer | None = None, lists: Buffer | None = None) -> MaskOutcome:
-        """Mask matrices on the nodes, in a buffer of their gradient memories. Its contents are lost.
+        """Mask matrices on the nodes, in a buffer of their gradient memories, which loses its contents.
 
-        If the buffers have no room for all jobs of a node, several commands run one after the other; commands
-        of different nodes run at the same time. A node may have no job.
+        If the buffers have no room for all jobs of a node, several commands run one after the other; commands of
+        different nodes run at the same time.
 
         Raises ``RingError``: a command failed on at least one node; ``ValueError``: there is no room for even one
         matrix.
@@ -41,12 +41,11 @@ class NodeOperations:
         Parameters
         ----------
         jobs : sequence of sequence of MaskJob
-            Jobs of each node, in order of rank.
+            Jobs of each node, in order of rank; a node may have none.
         alternative : float
-            Value that replaces elements that a mask does not keep; an integer on int16 nodes.
+            Value of elements that a mask does not keep; an integer on int16 nodes.
         behind : int
-            Number of elements at the start of the weight memory that stay; without ``lists``, job lists are written
-            after them.
+            Elements at the start of the weight memory that stay, without ``lists``.
         data : Buffer, optional
             Buffer in gradients for the matrices; by default the whole memory.
         lists : Buffer, optional
@@ -79,7 +78,7 @@ class NodeOperations:
 
     def _mask(self, regions: Sequence[Region | None], data: int,
               lists: int) -> tuple[dict[int, Event], dict[int, npt.NDArray[np.uint32]]]:
-        """Run one command on each node that has a region, and return events and contents of the gradient memories."""
+        """Run a command on each node with a region, and return events and contents of the gradient memories."""
         present = {rank: region for rank, region in enumerate(regions) if region is not None}
         self._devices.write_space("gradients", data, {rank: region.data for rank, region in present.items()})
         self._devices.write_space("weights", lists, {rank: region.words for rank, region in present.items()})
@@ -91,15 +90,10 @@ class NodeOperations:
             rank: len(region.data) for rank, region in present.items()})
 
     def sparsify(self, where: Where, *, threshold: float) -> SparsifyOutcome:
-        """Keep the large elements of each node's gradients, with its errors added; the other elements become its
-        errors, and are added the next time.
+        """Add the errors of each node to its gradients, and keep elements with at least the ``threshold`` as their
+        magnitude, an integer on int16 nodes; the other elements are the new errors.
 
-        Parameters
-        ----------
-        where : Buffers or int
-            The vector; the errors of a vector that is named by its length are after its weights.
-        threshold : float
-            Smallest magnitude that is kept; an integer on int16 nodes.
+        The errors of a vector that is named by its length are after its weights.
         """
         gradients, errors = place(where, "gradients"), place(where, "errors")
         elements = self._devices.formats.elements

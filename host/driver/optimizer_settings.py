@@ -8,10 +8,11 @@ import numpy as np
 from hdl.control.registers import register
 from hdl.optimizer.rules import Rule
 
-__all__ = ["FixedSettings", "Rule", "Settings"]
+__all__ = ["SCALARS", "FixedSettings", "Rule", "Settings"]
 
-_SCALARS = ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR", "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY",
-            "SECOND_GAIN", "EPSILON")
+#: Registers of numbers.
+SCALARS = ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR", "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY",
+           "SECOND_GAIN", "EPSILON")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Settings:
     def registers(self) -> dict[str, int | float]:
         """The value of each register."""
         optimizer = sum(int(getattr(self, field.name)) << field.bit for field in register("OPTIMIZER").fields)
-        return {"OPTIMIZER": optimizer, **{name: float(np.float32(getattr(self, name.lower()))) for name in _SCALARS}}
+        return {"OPTIMIZER": optimizer, **{name: float(np.float32(getattr(self, name.lower()))) for name in SCALARS}}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

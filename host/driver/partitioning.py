@@ -55,9 +55,9 @@ class Partitioning:
 def link_rates(ring: Ring) -> tuple[float, ...]:
     """Measure the link of each rank by broadcasts, which overwrite the weights at the start of the memories.
 
-    A broadcast goes over all links but the one to its root, and takes as long as the slowest of them. So the slowest
-    link of all is the one that leads to the root whose broadcast is fastest, and any other broadcast shows its rate.
-    Of the other links this shows the rate of the slowest, which all of them are said to have.
+    A broadcast uses all links but the one to its root, and takes as long as the slowest of them. So the slowest link
+    leads to the root with the fastest broadcast, and any other broadcast shows its rate. The fastest broadcast shows
+    the rate of the second slowest link, which is returned for all other links.
     """
     if ring.nodes < 2:
         return (1.0,) * ring.nodes
@@ -80,18 +80,10 @@ def link_rates(ring: Ring) -> tuple[float, ...]:
 
 
 def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, latency: int = 16) -> Partitioning:
-    """Choose the partition of a vector that is fastest by the model, if it saves :data:`LEAST_GAIN`.
+    """Choose the partition of ``length`` elements that is fastest by the model, if it saves :data:`LEAST_GAIN`.
 
-    Parameters
-    ----------
-    length : int
-        Elements of the vector.
-    rates : sequence of float
-        Words per cycle of the link from each rank.
-    planes : int
-        State planes of the optimizer: an owner must have room for the state of all groups.
-    latency : int
-        Cycles of a link.
+    Links from each rank have ``rates`` in words per cycle, and a ``latency`` in cycles. An owner of all groups must
+    have room for the state ``planes`` of the optimizer.
     """
     config = ring.devices[0].config
     if ring.nodes < 2:

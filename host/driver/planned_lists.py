@@ -6,7 +6,7 @@ __all__ = ["PlanError", "PlannedLists"]
 
 
 class PlanError(ValueError):
-    """A plan of a memory that cannot be, or lists that are not those of their plan."""
+    """An impossible plan of a memory, or lists of another plan."""
 
 
 class PlannedLists:

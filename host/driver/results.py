@@ -13,7 +13,7 @@ Cycles: TypeAlias = int | None
 
 
 def known(cycles: Cycles) -> int:
-    """Return cycles that must be known: a ``ValueError`` for those of a command without a model on golden nodes."""
+    """Return cycles that must be known; a ``ValueError`` for None."""
     if cycles is None:
         raise ValueError("Cycles of the command must be measured, not those of golden nodes, which have no model of "
                          "them: take transport verilated")

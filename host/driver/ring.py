@@ -26,12 +26,12 @@ Two vectors at the same time::
 
 import functools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hdl.config import Configuration
 from host.driver.command_queueing import CommandQueueing
 from host.driver.device import Device
-from host.driver.devices import TIMEOUT, Devices, Formats
+from host.driver.devices import TIMEOUT, Devices
 from host.driver.diagnosis import RingError
 from host.driver.node_operations import NodeOperations
 from host.driver.planned_lists import PlannedLists
@@ -50,40 +50,22 @@ __all__ = ["ConnectedNodes", "Ring"]
 
 
 class ConnectedNodes:
-    """Nodes with links between them.
-
-    Parameters
-    ----------
-    devices, timeout
-        See :class:`host.driver.devices.Devices`.
-    """
+    """Nodes with links between them, of the arguments of :class:`host.driver.devices.Devices`."""
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
         self.devices = Devices(devices, timeout=timeout)
+        self.nodes = len(self.devices)
+        self.config: Configuration = self.devices.config  # of the first node, for what all have alike
+        self.formats = self.devices.formats
         self.settings = RingSettings(self.devices)
         self.counters = RingCounters(self.devices)
         self.commands = CommandQueueing(self.devices, self.counters)
 
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        return len(self.devices)
-
-    @property
-    def config(self) -> Configuration:
-        """Configuration of the first node, for what all have alike."""
-        return self.devices.config
-
-    @property
-    def formats(self) -> Formats:
-        """Formats of elements, memory rows, segments and codecs."""
-        return self.devices.formats
-
     def connect(self) -> None:
-        """Check that every device is a node of the expected configuration, and put the ring in order.
+        """Check that every device is a node of the expected configuration, and put the ring in order, as a privileged
+        host has already done for a tenant's own driver.
 
-        The ring of a tenant's own driver is in order when the privileged host has changed the tenant. Raises
-        ``ConfigurationError`` if a device is another design, or a node of another configuration.
+        Raises ``ConfigurationError`` if a device is another design, or a node of another configuration.
         """
         for device in self.devices:
             device.connect()
@@ -94,9 +76,8 @@ class ConnectedNodes:
     def recover(self) -> None:
         """Put the ring in order after a failure: stop all commands, drop all words on the links and all events.
 
-        Memories and settings stay as they are. Pending commands have failed. In nodes with tenants this is for a ring
-        with devices of the privileged host, which may be for the job of a tenant. Raises ``RingError`` if these are
-        devices of a tenant.
+        Memories and settings stay as they are, and pending commands fail. Raises ``RingError`` if the devices are a
+        tenant's: the privileged host must do it, also for the job of a tenant.
         """
         if not self.devices.privileged:
             raise RingError("The ring must be brought in order by the privileged host: Ring(host.devices(tenant))"
@@ -117,14 +98,13 @@ class ConnectedNodes:
         self.commands.begin_epoch()
 
 
-class Ring(ConnectedNodes):
-    """Nodes in a ring, in the order of their ranks.
+def _part(name: str) -> Any:
+    """Part of a ring that a feature has, made when it is used."""
+    return functools.cached_property(lambda ring: feature(name).part(ring))
 
-    Parameters
-    ----------
-    devices, timeout
-        See :class:`ConnectedNodes`; :class:`~hdl.ring.topology.RingTopology` gives the neighbours of a rank.
-    """
+
+class Ring(ConnectedNodes):
+    """Nodes in a ring, in the order of their ranks; :class:`~hdl.ring.topology.RingTopology` has the neighbours."""
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
         super().__init__(devices, timeout=timeout)
@@ -135,26 +115,11 @@ class Ring(ConnectedNodes):
         self.collectives = RingCollectives(self.partition, self.memory, self.settings, self.commands, self.formats)
         self.local = NodeOperations(self.devices, self.memory, self.settings, self.commands)
 
-    @functools.cached_property
-    def programs(self) -> "RingPrograms":
-        """Programs, of which nodes without program memories are sent the commands."""
-        programs: RingPrograms = feature("programs").part(self)
-        return programs
-
-    @functools.cached_property
-    def quorum(self) -> "QuorumUpdates":
-        """Updates that wait for a quorum; a ``ValueError`` if nodes have no rounds."""
-        updates: QuorumUpdates = feature("quorum").part(self)
-        return updates
-
-    @functools.cached_property
-    def compute(self) -> "ListCompute":
-        """Lists of layers; a ``ValueError`` if nodes do not compute."""
-        lists: ListCompute = feature("compute").part(self)
-        return lists
-
-    @functools.cached_property
-    def inference(self) -> "NodeInference":
-        """Quantized inference; a ``ValueError`` if nodes have none."""
-        inference: NodeInference = feature("quantization").part(self)
-        return inference
+    #: Programs; nodes without program memories are sent their commands.
+    programs: "functools.cached_property[RingPrograms]" = _part("programs")
+    #: Updates that wait for a quorum; a ``ValueError`` if nodes have no rounds.
+    quorum: "functools.cached_property[QuorumUpdates]" = _part("quorum")
+    #: Lists of layers; a ``ValueError`` if nodes do not compute.
+    compute: "functools.cached_property[ListCompute]" = _part("compute")
+    #: Quantized inference; a ``ValueError`` if nodes have none.
+    inference: "functools.cached_property[NodeInference]" = _part("quantization")

@@ -11,7 +11,7 @@ from hdl.group import GROUP
 from hdl.memory_map import REGION_BASES
 from host.driver.command_queueing import CommandQueueing, PendingCommand
 from host.driver.devices import Formats
-from host.driver.memory import Buffer, Buffers, Where, place
+from host.driver.memory import Buffer, Buffers, Where, packed_words, place
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import Outcome, slowest
 from host.driver.ring_memory import RingMemory, RingPartition
@@ -91,8 +91,8 @@ class RingCollectives(WeightUpdates):
 
         The optimizer takes the settings that registers hold when the command starts.
 
-        A command may be for a part of the vector. Its results are those of a command for the whole vector, bit for
-        bit: the block of a group of 32 elements depends only on its position in the vector.
+        A command may be for a part of the vector, with the same results, bit for bit, as a command for the whole
+        vector: the block of a group of 32 elements depends only on its position in the vector.
 
         Raises ``ValueError``: the operation is another one, the vector lacks a buffer that the operation needs, or
         there is no such part.
@@ -101,17 +101,13 @@ class RingCollectives(WeightUpdates):
         ----------
         operation : Operation
             One that nodes carry out together, or QUIESCE.
-        where : Buffers, Buffer or int
-            The vector.
         root : int
             Rank that a BROADCAST starts from.
         owner : int, optional
             Rank that owns all groups in this FUSED_UPDATE or ALL_REDUCE, and has all state; by default
             :attr:`host.driver.ring_memory.RingPartition.root`.
-        first : int
-            First element of the part, a multiple of 32.
-        length : int, optional
-            Elements of the part: a multiple of 32, or all up to the end of the vector, as it is by default.
+        first, length : int
+            First element and number of elements of the part: multiples of 32, or up to the end of the vector.
         """
         if operation not in _PARTS:
             raise ValueError(f"Operation to submit must be one of {', '.join(each.name for each in _PARTS)}, not "
@@ -149,11 +145,9 @@ class RingCollectives(WeightUpdates):
         return owner
 
     def submit_owned_update(self, where: Where) -> PendingCommand[Outcome]:
-        """Queue the update of each block at its owner, with the gradients in its memory, which are the sums of
-        reduce-scatters of the vector, or of all its parts.
+        """Queue the update of each block at its owner, by the sums that reduce-scatters left in its memory.
 
-        An all-gather then brings the new weights to all nodes. The three operations together are a fused update, bit
-        for bit.
+        With an all-gather of the new weights afterwards the three operations are a fused update, bit for bit.
         """
         if self._partition.root is not None:
             raise ValueError(f"Groups must be dealt to all nodes for each to update its own, not to rank "
@@ -180,32 +174,27 @@ class RingCollectives(WeightUpdates):
         return parts
 
     def _state_offset(self, groups: int) -> int:
-        """Words of state, or of master weights, of a number of groups, by the settings that were written last."""
-        packed = self._settings.optimizer_field("packed_state")
+        """Words of state, or of master weights, of a number of groups, by the latest settings."""
+        packed = bool(self._settings.optimizer_field("packed_state"))
         if groups and packed and self._formats.has_master:
             raise ValueError("Part of a vector must have state in binary32 on nodes with a weight codec, whose "
                              "masters lie beside it and are never packed, not in bfloat16")
-        return groups * int(GROUP // 2 if packed else GROUP)
+        return packed_words(groups * int(GROUP), packed)
 
     def _state_words(self, length: int, owner: int | None) -> int:
-        """Words of state, or of master weights, that a node uses in a fused update of ``length`` elements, by the
-        settings that were written last."""
+        """Words of state, or of master weights, for a fused update of ``length`` elements, by the latest settings."""
         block = largest_block(length, self._commands.nodes) if owner is None else length
         if self._formats.has_master or "OPTIMIZER" not in self._settings.known:
             return block
         rule, packed = map(self._settings.optimizer_field, ("rule", "packed_state"))
         if rule not in list(Rule) or not Rule(rule).planes:  # a node refuses an unknown rule
             return 0
-        return -(-block // 2) if packed else block
+        return packed_words(block, bool(packed))
 
     def fused_update(self, where: Where, *, owner: int | None = None) -> Outcome:
         """Sum gradients, update each block at its owner, and bring the new weights to all nodes; see :meth:`submit`
         for an ``owner`` of all of them."""
         return self.submit(Operation.FUSED_UPDATE, where, owner=owner).result()
-
-    def owned_update(self, where: Where) -> Outcome:
-        """Update each block at its owner; see :meth:`submit_owned_update`."""
-        return self.submit_owned_update(where).result()
 
     def all_reduce(self, where: Where, *, owner: int | None = None) -> Outcome:
         """Replace the gradients of all nodes by their sum, which one ``owner`` may form: see :meth:`submit`."""
@@ -225,5 +214,5 @@ class RingCollectives(WeightUpdates):
         return self.submit(Operation.BROADCAST, where, root=root).result()
 
     def quiesce(self) -> Outcome:
-        """Wait until all commands before have ended."""
+        """Wait until all earlier commands have ended."""
         return self.submit(Operation.QUIESCE).result()

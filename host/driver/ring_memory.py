@@ -8,13 +8,13 @@ import numpy.typing as npt
 
 from hdl.ring.topology import RingTopology
 from host.driver.devices import Devices
-from host.driver.memory import Allocation, Allocator, Buffer, Buffers, Where, place
+from host.driver.memory import Allocation, Allocator, Buffer, Buffers, Where, packed_words, place
 from host.driver.words import Vector
 from host.feature import feature
+from sim.golden import moments
 from sim.golden.ring import block_indices, largest_block
 
 __all__ = ["RingMemory", "RingPartition", "Rows"]
-
 
 Rows = Sequence[npt.NDArray[Any]]
 """One vector per node, in order of rank."""
@@ -37,16 +37,15 @@ class RingPartition:
         """Make one rank own all groups in later fused updates and all-reduces, or with None each rank a block, as at
         the start: docs/ring/one_owner.md.
 
-        Another partition is another order of sums. State and master weights are not moved: see
-        :meth:`RingMemory.move_state`. Raises ``ValueError`` if there is no such rank, or nodes have another role than
-        RootReduce.
+        Another partition is another order of sums. State and master weights stay where they are: see
+        :meth:`RingMemory.move_state`. Raises ``ValueError`` as :meth:`check_root` does.
         """
         if root is not None:
             self.check_root(root)
         self._root = root
 
     def check_root(self, root: int) -> None:
-        """Raise ``ValueError`` unless one rank, this one, can own all groups."""
+        """Raise ``ValueError`` unless this rank can own all groups, which takes the role RootReduce."""
         if not 0 <= root < len(self._devices):
             raise ValueError(f"Owner must be a rank below {len(self._devices)}, not {root!r}")
         if not self._devices.config.role.root_reduce:
@@ -73,36 +72,11 @@ class RingPartition:
         return next(rank for rank, owned in enumerate(self.owned(length)) if element in owned)
 
 
-def _words(elements: int, packed_state: bool) -> int:
-    """Words that state elements take."""
-    return -(-elements // 2) if packed_state else elements
-
-
-def _pack(values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
-    """Pack two bfloat16 numbers to a word, rounded to nearest even, the first one in the low half."""
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    halves = np.zeros(-(-len(bits) // 2) * 2, dtype="<u2")
-    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-    halves[:len(bits)] = np.where((bits & 0x7FFF_FFFF) > 0x7F80_0000, 0x7FC0, rounded)
-    return halves.view("<u4").astype(np.uint32)
-
-
-def _unpack(words: npt.NDArray[np.uint32], elements: int) -> npt.NDArray[np.uint32]:
-    """Unpack bfloat16 numbers to binary32, as bits."""
-    halves = words.astype("<u4").view("<u2")[:elements]
-    return np.asarray(halves.astype(np.uint32) << 16, dtype=np.uint32)
-
-
 class RingMemory:
-    """Vectors in the memories of all nodes.
+    """Vectors in the memories of all nodes, with state and master weights at the owners of a partition.
 
     The argument ``where`` is a vector's buffers, the single buffer that is meant, or a length for a vector at the
     start of each memory.
-
-    Parameters
-    ----------
-    partition : RingPartition
-        Owners of the elements of state and master weights.
     """
 
     def __init__(self, devices: Devices, partition: RingPartition):
@@ -117,10 +91,10 @@ class RingMemory:
             allocation.check(config, nodes=len(self._devices))
 
     def allocate(self, allocation: Allocation) -> Buffers:
-        """Reserve buffers for a vector, its state and its errors, next to the buffers that are reserved already.
+        """Reserve buffers for a vector, its state and its errors, after the buffers that are reserved already; a
+        ``ValueError`` if there is no room.
 
-        The first buffers are at the start of each memory, where operations that are given a length look for them.
-        Raises ``ValueError`` if there is no room.
+        The first buffers are at the start of each memory, where operations on a vector of some length expect them.
         """
         self.require(allocation)
         return allocation.place(self.allocator, self._devices.config, nodes=len(self._devices))
@@ -183,20 +157,11 @@ class RingMemory:
         return "residuals"
 
     def write_codebook(self, centroids: npt.NDArray[np.uint32]) -> int:
-        """Write the same centroids to all nodes; the weight codec must have centroids.
+        """Write the same centroids, of :func:`host.features.codebook.codebooks.codebook`, to all nodes, and return
+        the sum of the words that were written; the weight codec must have centroids.
 
-        Every fused update loads them at its start, so they take effect with the next one; they must not be written
-        while one runs. Before the first write they are all zeros.
-
-        Parameters
-        ----------
-        centroids : array of uint32
-            Result of :func:`host.features.codebook.codebooks.codebook`.
-
-        Returns
-        -------
-        int
-            Words that were written, summed over all nodes.
+        Every fused update loads the codebook at its start, so it takes effect with the next update, and must not be
+        written while one runs. Before the first write its centroids are zeros.
         """
         if not self._formats.has_codebook:
             raise ValueError(f"Nodes must have a weight codec with a codebook, not {self._formats.weight_codec}")
@@ -207,8 +172,8 @@ class RingMemory:
     # Vectors with each block on the node that owns it.
 
     def write_master(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
-        """Write the master weights of the whole vector, each block to the node that owns it, with a weight codec
-        only. The decoded weights stay; see :meth:`host.driver.ring_collectives.WeightUpdates.distribute`."""
+        """Write the master weights of the whole vector, each block to its owner, without the decoded weights of
+        :meth:`host.driver.ring_collectives.WeightUpdates.distribute`."""
         self._write_blocks(self._masters(), self._to_owners(weights), where)
 
     def read_master(self, where: Where) -> Vector:
@@ -222,19 +187,20 @@ class RingMemory:
 
     def clear_state(self, where: Where, *, packed_state: bool = False) -> None:
         """Write zeros to every state plane, for the optimizer of a vector."""
-        zeros = np.zeros(_words(self._partition.largest_block(_length(where)), packed_state), dtype=np.uint32)
+        block = self._partition.largest_block(_length(where))
+        zeros = np.zeros(packed_words(block, packed_state), dtype=np.uint32)
         for plane in range(max(config.memories.planes for config in self._devices.configs)):
             ranks = [rank for rank, device in enumerate(self._devices) if plane < device.config.memories.planes]
             self._write_blocks(f"state_{plane}", [zeros] * len(self._devices), where, ranks)
 
     def write_state(self, state: npt.NDArray[Any], plane: int = 0, where: Where | None = None, *,
                     packed_state: bool = False) -> None:
-        """Write a state plane of the whole vector, each block to the node that owns it.
-
-        With ``packed_state`` values are stored as bfloat16, rounded to nearest even.
-        """
+        """Write a state plane of the whole vector, each block to the node that owns it; with ``packed_state`` as
+        bfloat16, rounded to nearest even."""
         blocks = self._to_owners(state)
-        self._write_blocks(f"state_{plane}", [_pack(block) if packed_state else block for block in blocks], where)
+        if packed_state:
+            blocks = [moments.pack(np.ascontiguousarray(block, np.float32).view(np.uint32)) for block in blocks]
+        self._write_blocks(f"state_{plane}", blocks, where)
 
     def read_state(self, where: Where, plane: int = 0, *, packed_state: bool = False) -> Vector:
         """Read a state plane of the whole vector, each block from the node that owns it."""
@@ -244,7 +210,7 @@ class RingMemory:
         """Partition a vector again (:meth:`RingPartition.set_root`), and move its state and its master weights from
         the old owners to the new ones.
 
-        Raises ``ValueError`` if there is no such owner, or it has no room for all state; nothing is changed then.
+        Raises ``ValueError``, and changes nothing, if there is no such owner, or it has no room for all state.
         """
         if root is not None:
             self._partition.check_root(root)
@@ -264,7 +230,7 @@ class RingMemory:
         planes = any(config.memories.planes for config in self._devices.configs)
         if not planes and not self._formats.has_master:
             return
-        words = _words(_length(where), packed_state and not self._formats.has_master)
+        words = packed_words(_length(where), packed_state and not self._formats.has_master)
         room = place(where, "state").length if isinstance(where, Buffers) else min(
             config.memories.state for config in self._devices.configs)
         if words > room:
@@ -279,11 +245,11 @@ class RingMemory:
         """Vector from the block of each rank."""
         length, base = _length(where), place(where, "state").base
         owned = self._partition.owned(length)
-        blocks = self._devices.read_space(space, base, {rank: _words(len(index), packed_state)
+        blocks = self._devices.read_space(space, base, {rank: packed_words(len(index), packed_state)
                                                         for rank, index in enumerate(owned)})
         vector = np.empty(length, dtype=np.uint32)
         for rank, index in enumerate(owned):
-            vector[index] = _unpack(blocks[rank], len(index)) if packed_state else blocks[rank]
+            vector[index] = moments.unpack(blocks[rank], len(index)) if packed_state else blocks[rank]
         return vector.view(np.float32)
 
     def _write_blocks(self, space: str, blocks: Rows, where: Where | None,
@@ -307,8 +273,7 @@ class RingMemory:
 
     # Words.
 
-    def _write_vectors(self, part: str, vectors: Rows, where: Where | None, *,
-                       space: str | None = None) -> None:
+    def _write_vectors(self, part: str, vectors: Rows, where: Where | None, *, space: str | None = None) -> None:
         """Write one vector per node into the buffer of a part."""
         length = max((len(vector) for vector in vectors), default=0)
         buffer = place(length if where is None else where, part)
@@ -319,8 +284,7 @@ class RingMemory:
     def _write_zeros(self, space: str, buffer: Buffer) -> None:
         self.write_space(space, [np.zeros(buffer.length, dtype=np.uint32)] * len(self._devices), base=buffer.base)
 
-    def write_space(self, space: str, vectors: Rows, *, base: int = 0,
-                    ranks: Sequence[int] | None = None) -> None:
+    def write_space(self, space: str, vectors: Rows, *, base: int = 0, ranks: Sequence[int] | None = None) -> None:
         """Write one vector per node, in order of rank, to a memory of all nodes, or of some ranks."""
         if len(vectors) != len(self._devices):
             raise ValueError(f"Vectors must be one per node, {len(self._devices)}, not {len(vectors)}")

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from hdl.control.registers import register
 from hdl.ring.topology import RingTopology
 from host.driver.devices import Devices
 from host.driver.optimizer_settings import FixedSettings, Settings
+from host.driver.transport import results_of
+from host.driver.words import field_values
 
 __all__ = ["RingCounters", "RingSettings"]
 
@@ -19,16 +20,12 @@ class RingSettings:
 
     @property
     def known(self) -> dict[str, int | float]:
-        """Settings that this driver has written since the ring was last put in order, by register."""
+        """Registers that this driver has written since the ring was last put in order, with their values."""
         return dict(self._known)
 
     def forget(self) -> None:
-        """Write all values the next time, whatever nodes hold."""
+        """Take no values as known, so that all are written the next time."""
         self._known = {}
-
-    def restore(self, settings: dict[str, int | float]) -> None:
-        """Write the :attr:`known` settings of another ring."""
-        self.write_registers(settings)
 
     def write(self, settings: Settings | FixedSettings) -> None:
         """Set the optimizer for later commands. Values that the nodes already hold are not written again."""
@@ -40,15 +37,12 @@ class RingSettings:
         # Text distinguishes -0.0 from 0.0.
         changed = [name for name in values if repr(self._known.get(name)) != repr(values[name])]
         self._known = {}  # unknown while writes are under way, and after one that fails
-        pending = [device.submit_write_register(name, values[name]) for device in self._devices for name in changed]
-        for one in pending:
-            one.result()
+        results_of([device.submit_write_register(name, values[name]) for device in self._devices for name in changed])
         self._known = written
 
     def optimizer_field(self, name: str) -> int:
         """Field of register OPTIMIZER, as it was written last; 0 if it is unknown."""
-        field = register("OPTIMIZER").field(name)
-        return int(int(self._known.get("OPTIMIZER", 0)) >> field.bit & (1 << field.width) - 1)
+        return field_values("OPTIMIZER", int(self._known.get("OPTIMIZER", 0)))[name]
 
     def set_flags(self, flags: int) -> None:
         """Set flags, of 16 bits, that commands of all nodes wait for."""

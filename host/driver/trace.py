@@ -1,9 +1,9 @@
 """Records of a node's trace: when each command started, and when it ended."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hdl.control.trace import trace_record_layout
-from host.driver.words import Words, fields, places
+from host.driver.words import Words, fields, int_of, places
 
 __all__ = ["TraceError", "TraceRecord", "records"]
 
@@ -11,8 +11,6 @@ _RECORD = places(trace_record_layout())
 
 #: Records that may be in the memory of the trace before its pointer counts them, or be overwritten meanwhile.
 _UNDER_WAY = 1
-
-_COUNTS = 1 << 32
 
 
 class TraceError(Exception):
@@ -31,31 +29,23 @@ class TraceRecord(NamedTuple):
 
 
 def records(words: Words, pointer: int, since: int | None = None) -> list[TraceRecord]:
-    """Decode a trace, oldest record first.
+    """Decode a trace, oldest record first: the words of the whole memory space, and register TRACE_POINTER, which was
+    read after them.
 
-    Raises ``TraceError``: there were more records since then than a node keeps.
-
-    Parameters
-    ----------
-    words : array of uint32
-        The whole memory space.
-    pointer : int
-        Register TRACE_POINTER, read after the words.
-    since : int, optional
-        What it was before the first record that is wanted, where nothing is recorded meanwhile; by default all are
-        wanted that the node keeps.
+    ``since`` is the pointer before the first record to return, where nothing is recorded meanwhile; by default all
+    kept records are returned. Raises ``TraceError``: there were more records since then than a node keeps.
     """
     kept = words.size // 2
     if since is None:
-        # With fewer records than places, the pointer has not gone round. One that wraps is not told from that.
+        # The pointer wraps after 2^32 records; then, as at the start, a small value means few records.
         since = max(0, pointer - kept + _UNDER_WAY) if pointer > kept else 0
-    count = (pointer - since) % _COUNTS
+    count = (pointer - since) % (1 << 32)
     if count > kept:
         raise TraceError(f"Trace must have at most {kept} records, not {count:,}: run fewer passes at a time")
-    found = []
-    for number in range(since, since + count):
-        low, high = words[2 * (number % kept):2 * (number % kept) + 2].tolist()
-        values = fields(_RECORD, low | high << 32)
-        found.append(TraceRecord(queue=values["queue"], tag=values["tag"], end=bool(values["end"]),
-                                 time=values["time"], version=values["version"]))
-    return found
+    rows = words.reshape(kept, 2)
+    return [_record(rows[number % kept]) for number in range(since, since + count)]
+
+
+def _record(words: Words) -> TraceRecord:
+    values: dict[str, Any] = fields(_RECORD, int_of(words))
+    return TraceRecord(**{**values, "end": bool(values["end"])})

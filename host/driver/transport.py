@@ -8,7 +8,7 @@ from hdl.control.protocol import Opcode
 from host.driver.errors import DeviceError
 from host.driver.words import Words
 
-__all__ = ["Line", "NodeTransport", "Pending", "Request", "Transport"]
+__all__ = ["Line", "NodeTransport", "Pending", "Request", "Transport", "results_of"]
 
 T = TypeVar("T")
 
@@ -17,13 +17,12 @@ class Transport(Protocol):
     """Transport to one node: packets of 32-bit words in both directions, in order and without loss."""
 
     def send(self, packet: Words) -> None:
-        """Queue one request packet. Must not wait for the node, which may itself wait for a response to be taken."""
+        """Queue one request packet, without a wait for the node, which may itself wait until a response is taken."""
 
     def receive(self, timeout_cycles: int) -> Words:
-        """Take the next response packet, after at most ``timeout`` cycles of the node's clock.
+        """Take the next response packet, after at most ``timeout_cycles`` cycles of the node's clock.
 
-        Raises ``TimeoutError`` if no packet came. The message says who waits for whom, as far as the transport can
-        see.
+        Raises ``TimeoutError`` if no packet came, with the state of queues and links as far as it is known.
         """
 
     def close(self) -> None:
@@ -75,28 +74,18 @@ class Request:
         return self.payload is not None or self.error is not None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Pending(Generic[T]):
-    """A pending answer.
+    """A pending answer."""
 
-    Parameters
-    ----------
-    complete : callable
-        Takes responses, in the order of their requests, up to the response to a request.
-    combine : callable
-        Makes the answer of the payloads.
-    """
-
-    def __init__(self, complete: Callable[[Request], None], requests: Sequence[Request],
-                 combine: Callable[[list[Words]], T]) -> None:
-        self._complete = complete
-        self._requests = requests
-        self._combine = combine
+    _complete: Callable[[Request], None]  # takes responses, in the order of their requests, up to that of a request
+    _requests: Sequence[Request]
+    _combine: Callable[[list[Words]], T]  # makes the answer from the payloads of the responses
 
     def result(self) -> T:
-        """Wait for the answer and return it. A second call returns the same answer.
+        """Wait for the answer and return it; a second call returns the same answer.
 
-        Raises ``DeviceError`` if the node refused, or did not answer. After a time-out, ``result`` may be called
-        again.
+        Raises ``DeviceError`` if the node refused, or did not answer. After a time-out it may be called again.
         """
         for request in self._requests:
             self._complete(request)
@@ -104,3 +93,8 @@ class Pending(Generic[T]):
             if request.error is not None:
                 raise request.error
         return self._combine([request.payload for request in self._requests if request.payload is not None])
+
+
+def results_of(pending: Sequence[Pending[T]]) -> list[T]:
+    """Wait for answers in their order."""
+    return [answer.result() for answer in pending]

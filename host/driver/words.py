@@ -5,14 +5,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hdl.control.registers import Kind, Register
+from hdl.control.registers import Kind, Register, register
 
-__all__ = ["Vector", "Words", "fields", "from_bits", "pack", "places", "to_bits"]
+__all__ = ["Vector", "Words", "bits_of", "field_values", "fields", "from_bits", "int_of", "pack", "places", "to_bits"]
 
 Words = NDArray[np.uint32]
 
 Vector = NDArray[Any]
 """Elements as they are in a node: float32, or int16 where those are 16-bit integers."""
+
+
+def bits_of(elements: NDArray[Any]) -> Words:
+    """Words of elements for a memory; a ``TypeError`` unless they are one row of uint32 or float32."""
+    elements = np.asarray(elements)
+    if elements.dtype not in (np.uint32, np.float32) or elements.ndim != 1:
+        raise TypeError(f"Elements must be one row of uint32 or float32, not {elements.dtype} of shape "
+                        f"{elements.shape!r}")
+    return np.ascontiguousarray(elements).view(np.uint32)
+
+
+def int_of(words: Words) -> int:
+    """Words as one number, the first word in its lowest bits."""
+    return int.from_bytes(words.astype("<u4").tobytes(), "little")
 
 
 def places(layout: Any) -> dict[str, tuple[int, int]]:
@@ -39,6 +53,11 @@ def pack(where: dict[str, tuple[int, int]], values: dict[str, int], owner: str) 
 def fields(where: dict[str, tuple[int, int]], bits: int) -> dict[str, int]:
     """Value of each field of :func:`places`."""
     return {name: bits >> offset & (1 << width) - 1 for name, (offset, width) in where.items()}
+
+
+def field_values(name: str, bits: int) -> dict[str, int]:
+    """Value of each field of a register of kind bitfield."""
+    return fields({field.name: (field.bit, field.width) for field in register(name).fields}, bits)
 
 
 def to_bits(entry: Register, value: float, *, integers: bool) -> int:

@@ -1,8 +1,8 @@
 """Migration of a running job from one site to another: stop and copy, with one owner at any time.
 
-An update changes every weight, so nothing is worth copying ahead. The job stands still from FREEZE to START. The
-ledger decides: before COMMIT the source owns the job, behind it the target does, and whoever is left after a failure
-asks it (:func:`settle`).
+An update changes every weight, so a copy ahead is worth nothing. The job stands still from FREEZE to START. The
+ledger decides: the source owns the job before COMMIT, and the target after it, also for :func:`settle` after a
+failure.
 """
 
 import contextlib
@@ -10,18 +10,22 @@ import dataclasses
 import enum
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from host.output import write_json
 from sim import json_files
 from sim.fields import integer, record, text
+
+if TYPE_CHECKING:
+    from host.migration.parties import RemoteLedger, RemoteSite
+    from host.migration.site import Site
 
 __all__ = ["Downtime", "Entry", "Ledger", "LedgerError", "LedgerParty", "Message", "MigrationError", "SiteParty",
            "Step", "migrate", "settle"]
 
 
 class LedgerError(ValueError):
-    """The ledger cannot be read, or says something else than its user believes."""
+    """The ledger cannot be read, or has another entry than its user expects."""
 
 
 _ENTRY = record(owner=text(r"[ -~]{0,256}"), sequence=integer(-1, 1 << 62))
@@ -29,17 +33,17 @@ _ENTRY = record(owner=text(r"[ -~]{0,256}"), sequence=integer(-1, 1 << 62))
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Owner of the job, and the number of the checkpoint that it went on from."""
+    """Owner of the job, and the number of the checkpoint from which it has continued."""
 
     owner: str
     sequence: int
 
 
 class Ledger:
-    """The ledger in a file.
+    """The ledger in a file, which names the only site that may run the job.
 
-    A commit replaces the file by an atomic rename, so that it has the entry before or the one after, whenever a
-    process is killed: the owner that it names, and no other, may run the job.
+    A commit replaces the file by an atomic rename, so that it has the old or the new entry whenever a process is
+    killed.
     """
 
     calls = frozenset({"read", "commit"})  # calls that tenants may make
@@ -62,33 +66,9 @@ class Ledger:
         write_json(self._path, dataclasses.asdict(entry))
 
 
-class LedgerParty(Protocol):
-    """A :class:`~host.migration.migrate.Ledger`, in this process or in another one."""
-
-    def read(self) -> Entry: ...
-    def commit(self, entry: Entry) -> None: ...
-
-
-class SiteParty(Protocol):
-    """A :class:`~host.migration.site.Site`, in this process or in another one."""
-
-    name: str
-
-    @property
-    def running(self) -> bool: ...
-    @property
-    def cycles(self) -> int: ...
-    @property
-    def live_words(self) -> int: ...
-    def freeze(self) -> None: ...
-    def capture(self, *, nonce: str, sequence: int) -> bytes: ...
-    def reserve(self) -> str: ...
-    def load(self, data: bytes, *, seen: int) -> None: ...
-    def read_back(self) -> None: ...
-    def keep(self, data: bytes) -> None: ...
-    def start(self) -> None: ...
-    def go_on(self, *, sequence: int) -> None: ...
-    def scrub(self) -> None: ...
+#: Parties of a migration, in this process or in another one.
+LedgerParty: TypeAlias = "Ledger | RemoteLedger"
+SiteParty: TypeAlias = "Site | RemoteSite"
 
 
 class Step(enum.Enum):
@@ -122,12 +102,12 @@ class MigrationError(Exception):
 class Downtime:
     """Cycles from the last event to the first command, in which the job stood still."""
 
-    # cycles of each part; of the source the first one, of the target the others
-    read: int
+    read: int  # cycles of the source
+    # cycles of the target
     load: int
     read_back: int
     start: int
-    live_words: int  # words of a node that were carried
+    live_words: int  # words of a node that were moved
 
     @property
     def cycles(self) -> int:
@@ -135,7 +115,7 @@ class Downtime:
 
     @property
     def bound(self) -> float:
-        """Most cycles that it may take: three passes over the live words and 4,000, and a tenth of that."""
+        """Upper limit of the cycles: three passes over the live words and 4,000, and a tenth of that."""
         return 1.1 * (3 * self.live_words + 4000)
 
 
@@ -144,18 +124,12 @@ def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
             channel: Callable[[Message], None] = lambda message: None) -> Downtime:
     """Move the job of the source to the target.
 
-    Raises ``RejectionError``: the target has refused the checkpoint; the source continues; ``MigrationError,
-    DeviceError, RingError, OSError, MemoryError``: a site, a message or a node was lost, or a disk or a memory was
-    full; the owner continues. So it does with any other error; ``LedgerError``: the source does not own the job.
+    Raises ``LedgerError``: the source does not run and own the job; ``RejectionError``: the target has refused the
+    checkpoint, and the source continues; ``MigrationError, DeviceError, RingError, OSError, MemoryError``: a site, a
+    message or a node was lost, or a disk or a memory was full, and the owner continues, as with any other error.
 
-    Parameters
-    ----------
-    source, target : Site or RemoteSite
-        The source runs the job, and the ledger says so.
-    on_step : callable
-        Called before each step.
-    channel : callable
-        Called with each message; raises ``MigrationError`` if it is lost.
+    ``on_step`` is called before each step, and ``channel`` with each message; it raises ``MigrationError`` if that is
+    lost.
     """
     entry = ledger.read()
     if entry.owner != source.name or not source.running:
@@ -206,11 +180,10 @@ def _migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, entry: E
 def settle(ledger: LedgerParty, sites: Sequence[SiteParty]) -> SiteParty:
     """Make the owner in the ledger run the job, and all other sites forget it; returns the owner.
 
-    The other sites are scrubbed first, so that at no time two of them run. One that does not answer, or cannot, is
-    not waited for: a target that is not the owner was never started, and a source that is no longer the owner was
-    frozen before the commit. Doing it again changes nothing, and scrubs it once it is there. Raises ``LedgerError``
-    if the ledger names none of the sites, and ``StaleError`` or ``SiteError`` if the owner has nothing but an older
-    checkpoint, or none, although the job is beyond it.
+    The other sites are scrubbed first, so that two of them never run at the same time. A site that does not answer is
+    skipped: a target that is not the owner was never started, and a source that is no longer the owner was frozen
+    before the commit. A repetition scrubs it later, and changes nothing else. Raises ``LedgerError`` if the ledger
+    names none of the sites, and ``StaleError`` or ``SiteError`` if the owner lacks the checkpoint of the ledger.
     """
     entry = ledger.read()
     owner = next((site for site in sites if site.name == entry.owner), None)
@@ -219,7 +192,7 @@ def settle(ledger: LedgerParty, sites: Sequence[SiteParty]) -> SiteParty:
                           f"{entry.owner}")
     for site in sites:
         if site is not owner:
-            with contextlib.suppress(Exception):  # whatever it is, the job must not wait for it
+            with contextlib.suppress(Exception):  # of any kind: the job must not wait for this site
                 site.scrub()
     owner.go_on(sequence=entry.sequence)
     return owner

@@ -1,15 +1,14 @@
 """Parties of a migration in processes of their own.
 
 Source, target and ledger serve their calls at a socket each (:func:`serve`). The tenant's process has proxies of
-them, and gives them to :func:`host.migration.migrate.migrate` and :func:`~host.migration.migrate.settle`: the steps
-are the same as those of a migration within one process.
+them, with which the steps of :func:`host.migration.migrate.migrate` and :func:`~host.migration.migrate.settle` are
+the same as within one process.
 
-Both ends prove that they have the key before there is a call, by an HMAC of numbers that both have drawn; then a call
-is two messages, a request and an answer, in the :mod:`format <host.sockets.format>` of all sockets. A party answers
-several tenants, and does one call at a time. A tenant that is silent, that sends other bytes or has another key
-holds up nobody, and its connection ends. A party that does not answer, because its process has died or a message was
-lost, makes the call fail with a ``MigrationError``; the next call connects again. A party that was doing something
-for a tenant that has died does it to its end.
+First both ends prove that they have the key, by an HMAC of numbers that both have drawn; then a call is a request and
+an answer, in the :mod:`format <host.sockets.format>` of all sockets. A party answers several tenants, one call at a
+time. A tenant that is silent, sends other bytes or has another key delays no other, and its connection ends. If a
+party does not answer, because its process has died or a message was lost, the call fails with a ``MigrationError``,
+and the next call connects again. A party completes the call of a tenant that has died.
 """
 
 import dataclasses
@@ -18,11 +17,14 @@ import hmac
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from host.migration.migrate import Entry, MigrationError
+from host.migration.migrate import Entry, Ledger, MigrationError
 from host.sockets.connections import Client, Ended, Limits, Peer, Server
 from host.sockets.format import MessageError, Registry
+
+if TYPE_CHECKING:
+    from host.migration.site import Site
 
 __all__ = ["MESSAGES", "Party", "RemoteLedger", "RemoteSite", "serve"]
 
@@ -32,7 +34,7 @@ PATIENCE = 300.0
 #: Seconds between looks at connections.
 _LOOK = 0.5
 
-#: Limits of tenants: a busy machine may take long for a proof, and who is silent holds up nobody.
+#: Limits of tenants: a busy machine may take long for a proof, and a silent tenant delays no other.
 _LIMITS = Limits(first_seconds=30.0)
 
 #: Bytes of a number that is drawn.
@@ -41,11 +43,8 @@ _DRAWN = 32
 #: Decides whether a message is lost, by the party, the call and whether it is an answer.
 Loss = Callable[[str, str, bool], bool]
 
-
-class Party(Protocol):
-    """A :class:`~host.migration.site.Site` or a :class:`~host.migration.migrate.Ledger`."""
-
-    calls: frozenset[str]  # names of the methods and properties that tenants may call
+#: A party, with ``calls``, the names of the methods and properties that tenants may call.
+Party: TypeAlias = "Ledger | Site"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,14 +89,9 @@ def _mac(key: bytes, role: str, party: bytes, tenant: bytes) -> bytes:
 
 
 def serve(party: Party, address: Path, *, key: bytes, limits: Limits | None = None) -> None:
-    """Answer calls of tenants, for ever.
+    """Answer calls of tenants that have the key, without end.
 
-    Parameters
-    ----------
-    address : Path
-        Socket, which is made again. A file of another kind stays, and is an ``OSError``.
-    key : bytes
-        Key that tenants must have.
+    A socket at the address is made again; a file of another kind stays, and is an ``OSError``.
     """
     if address.is_socket():
         address.unlink()
@@ -145,7 +139,7 @@ def _answer(party: Party, call: Call) -> Answer:
 
 
 class _Remote:
-    """Proxy of a party: a method is a call of the party's, and so is a property each time that it is read."""
+    """Proxy of a party: calls of methods, and reads of properties, are calls of the party's."""
 
     properties: frozenset[str] = frozenset()
 
@@ -165,13 +159,11 @@ class _Remote:
         Raises ``MigrationError`` if the party does not answer, or the call has failed there.
         """
         try:
-            if self._connection is None:
-                self._connect()
-            assert self._connection is not None
+            connection = self._connected()
             if self._lost(self.name, what, False):
                 raise TimeoutError("the request was lost")
-            self._connection.send(Call(name=what, arguments=arguments, options=options), seconds=PATIENCE)
-            answer = self._connection.receive(seconds=PATIENCE)
+            connection.send(Call(name=what, arguments=arguments, options=options), seconds=PATIENCE)
+            answer = connection.receive(seconds=PATIENCE)
             if self._lost(self.name, what, True):
                 raise TimeoutError("the answer was lost")
             if not isinstance(answer, Answer):
@@ -183,18 +175,20 @@ class _Remote:
             raise MigrationError(f"{self.name}: {what} has failed: {answer.value}")
         return answer.value
 
-    def _connect(self) -> None:
-        """Connect, and prove the key to each other."""
-        self._connection = Client(self._address, MESSAGES)
-        challenge, drawn = self._connection.receive(seconds=PATIENCE), secrets.token_bytes(_DRAWN)
+    def _connected(self) -> Client:
+        """The connection, which is made, with proofs of the key of both ends, if there is none."""
+        if self._connection is not None:
+            return self._connection
+        self._connection = connection = Client(self._address, MESSAGES)
+        challenge, drawn = connection.receive(seconds=PATIENCE), secrets.token_bytes(_DRAWN)
         if not isinstance(challenge, Challenge):
             raise MessageError(f"First message must be a challenge, not {type(challenge).__name__}")
-        self._connection.send(Proof(drawn=drawn, mac=_mac(self._key, "tenant", challenge.drawn, drawn)),
-                              seconds=PATIENCE)
-        proof = self._connection.receive(seconds=PATIENCE)
+        connection.send(Proof(drawn=drawn, mac=_mac(self._key, "tenant", challenge.drawn, drawn)), seconds=PATIENCE)
+        proof = connection.receive(seconds=PATIENCE)
         if not isinstance(proof, Proof) or not hmac.compare_digest(
                 proof.mac, _mac(self._key, "party", challenge.drawn, drawn)):
             raise MessageError("Party must have the key of the tenant")
+        return connection
 
     def close(self) -> None:
         """Close the connection."""

@@ -1,4 +1,4 @@
-"""A site of a job: a fabric and the process that trains on it, and a folder for what must outlive both."""
+"""A site of a job: a fabric and the process that trains on it, and a folder for a checkpoint that outlives both."""
 
 import contextlib
 import dataclasses
@@ -11,20 +11,10 @@ from typing import Any
 
 from hdl.compression.registry import RAW
 from host.checkpoints.archive import unpack_state
-from host.checkpoints.checkpoint import (
-    Expectation,
-    ProcessFrame,
-    Stamp,
-    admit,
-    check_watermark,
-    examine,
-    given_back,
-    make,
-    restore,
-)
+from host.checkpoints.checkpoint import Expectation, ProcessFrame, Stamp, admit, examine, given_back, make, restore
 from host.checkpoints.device_frame import DeviceFrame, Windows, load, read, scrub, verify, windows_of
 from host.checkpoints.rejections import ReadBackError, StaleError
-from host.driver.memory import errors_base
+from host.driver.memory import errors_base, packed_words
 from host.driver.ring import Ring
 from host.output import write_bytes
 from host.training.checkpoint import NAME
@@ -44,12 +34,12 @@ FRESH = 60
 
 
 class SiteError(RuntimeError):
-    """A site cannot do what it is asked for, in the state that it is in."""
+    """A site cannot carry out a call in its present state."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """Keys of a migration: that of the manifest, and the one with which the owner of the model marks it."""
+    """Keys of a migration: for the manifest, and for the watermark of the model's owner."""
 
     manifest: bytes = dataclasses.field(repr=False)
     owner: bytes = dataclasses.field(repr=False)
@@ -60,11 +50,11 @@ class Fabric:
     """A ring that is open."""
 
     ring: Ring
-    clock: Callable[[], int]  # cycles that it has done
+    clock: Callable[[], int]  # returns its cycles so far
     line: tuple[int, int] | None = None  # cycles and bits in a second of the serial line that its nodes share
 
     def pass_cycles(self, words: int) -> int:
-        """Cycles that the bits of so many words of each node take on the serial line; 0 without one."""
+        """Cycles of the serial line for the bits of ``words`` words of each node; 0 without a line."""
         if self.line is None:
             return 0
         clock, baud = self.line
@@ -72,17 +62,15 @@ class Fabric:
 
 
 def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
-    """Ranges of the nodes' memories that the next step of a run reads before it writes them.
-
-    Gradients are not among them: a step begins with new ones.
-    """
+    """Ranges of the nodes' memories that the next step of a run reads before it writes them, which excludes
+    gradients."""
     node = ring.devices[0].config
     block = largest_block(length, ring.nodes)
     windows: dict[str, list[tuple[int, int]]] = {"weights": [(0, length)]}
     if config.density is not None:
         windows["weights"].append((errors_base(length), length))
     for plane in range(config.optimizer.planes):
-        windows[f"state_{plane}"] = [(0, -(-block // 2) if config.packed_state else block)]
+        windows[f"state_{plane}"] = [(0, packed_words(block, config.packed_state))]
     if node.weights.has_master:
         windows["masters"] = [(0, block)]
     if node.weights.codec != RAW and node.codebook_words:
@@ -103,22 +91,20 @@ class _Loaded:
 
 
 class Site:
-    """A site of a training job.
+    """A site of a training job, by its name in the ledger.
 
     Parameters
     ----------
-    name : str
-        Name in the ledger.
     folder : Path
         Folder of the last checkpoint that this site has made or accepted.
     fabric : callable
-        Opens the fabric: a context manager of a :class:`Fabric`.
+        Opens the fabric.
     workload : callable
         Makes the model and its data.
     config : TrainingConfig
         Training without schedule, grid or nodes that compute.
     clock : callable
-        Seconds since 1970.
+        Returns seconds since 1970.
     """
 
     # calls that tenants may make
@@ -130,25 +116,21 @@ class Site:
                  clock: Callable[[], float] = time.time):
         if config.overlap is not None or config.compute != HOST:
             raise ValueError("Job to be migrated must have no schedule, and a host that computes")
-        self.name, self._folder = name, folder
+        self.name = name
+        self.path = folder / NAME  # file of the checkpoint
         self._fabric, self._workload, self._config, self._keys, self._clock = fabric, workload, config, keys, clock
         self._forget()
 
     def _forget(self) -> None:
         self._stack = contextlib.ExitStack()
         self._open: Fabric | None = None
-        self.run: Trainer[UpdateExecutor] | None = None  # on the site that has one
-        self.running = False  # whether it may take steps
-        self._used = False  # the nodes hold something of the job
+        self.run: Trainer[UpdateExecutor] | None = None
+        self.running = False  # whether the run may take steps
+        self._used = False  # whether the nodes hold data of the job
         self._nonce = ""
         self._before: DeviceFrame | None = None
         self._loaded: _Loaded | None = None
         self._sequence = 0  # number of the checkpoint that the run continues from
-
-    @property
-    def path(self) -> Path:
-        """File of the checkpoint."""
-        return self._folder / NAME
 
     @property
     def cycles(self) -> int:
@@ -160,19 +142,19 @@ class Site:
         return 0 if self._open is None else self._open.pass_cycles(words)
 
     def open(self) -> Ring:
-        """The ring of the fabric, which is opened if it is not."""
+        """Open the fabric, unless it is open, and return its ring."""
         if self._open is None:
             self._open = self._stack.enter_context(self._fabric())
         return self._open.ring
 
     def close(self) -> None:
-        """End the process and the fabric: what is not in the folder is lost."""
+        """End the process and the fabric; only the folder remains."""
         self._stack.close()
         self._forget()
 
     @property
     def live_words(self) -> int:
-        """Words of a node that were loaded; 0 if nothing was."""
+        """Words of a node that were loaded; 0 before a load."""
         return 0 if self._loaded is None else self._loaded.frame.live_words
 
     # The source.
@@ -191,8 +173,7 @@ class Site:
     def capture(self, *, nonce: str, sequence: int) -> bytes:
         """Make a checkpoint of the frozen job, and keep it.
 
-        Raises ``SiteError`` if the job is not here, is not frozen, or continues from a checkpoint of this number or a
-        larger one.
+        Raises ``SiteError`` if there is no frozen job, or it continues from a checkpoint of this or a larger number.
         """
         if self.run is None or self.running:
             raise SiteError(f"{self.name} must have a job that is frozen, to make a checkpoint of it")
@@ -215,14 +196,9 @@ class Site:
     def go_on(self, *, sequence: int) -> None:
         """Continue the job: where it is, from the checkpoint of the folder, or from the beginning.
 
-        Raises ``StaleError``: the checkpoint of the folder is older than the job, or newer than any of its owner;
-        ``SiteError``: the folder has no checkpoint, and the job is not at its beginning.
-
-        Parameters
-        ----------
-        sequence : int
-            Number of the checkpoint that the ledger names. Nothing older is continued: the folder may have this one,
-            or the next one, which the owner has made itself and not given away.
+        The folder must have the checkpoint with the number of the ledger, or the next one, which the owner has made
+        itself and no other site has continued. Raises ``StaleError``: it has another one; ``SiteError``: it has none,
+        and the job is not at its beginning.
         """
         if self.run is not None and self._sequence == sequence:
             self.running = True
@@ -250,14 +226,14 @@ class Site:
         self._loaded = _Loaded(state, frame, sequence, hashlib.sha256(data).digest())
 
     def scrub(self) -> None:
-        """Leave nothing of the job: neither on the nodes, nor in the process, nor in the folder. Nodes that have had
-        nothing of it stay as they are, and a fabric that cannot be scrubbed is closed."""
+        """Remove the job from the nodes, the process and the folder. Nodes that never held data of it stay as they
+        are, and a fabric that cannot be scrubbed is closed."""
         self.running, self.run, self._loaded = False, None, None
         try:
             if self._open is not None and self._used:
                 scrub(self._open.ring)
                 self._used = False
-        except Exception:  # whatever it is, nodes without power hold nothing
+        except Exception:  # of any kind: nodes without power hold nothing
             self.close()
         finally:
             self.path.unlink(missing_ok=True)
@@ -265,7 +241,7 @@ class Site:
     # The target.
 
     def reserve(self) -> str:
-        """Make the fabric ready, while the job still runs elsewhere; returns the nonce of the checkpoint to come."""
+        """Prepare the fabric, while the job still runs elsewhere; returns the nonce of the checkpoint to come."""
         ring = self.open()
         self._before = read(ring, live_windows(ring, self._config, self._workload().parameters.size))
         self._nonce = secrets.token_hex(16)
@@ -276,11 +252,11 @@ class Site:
         if self.running:
             raise SiteError(f"{self.name} must not run a job, to load another one")
         expected = Expectation(now=int(self._clock()), oldest=FRESH, seen=seen, nonce=self._nonce)
-        self._nonce = ""  # it is good for one
+        self._nonce = ""  # which is for one checkpoint
         archive = examine(data, key=self._keys.manifest, expected=expected)
-        frame = admit(archive, self.open(), watermarked=lambda manifest: check_watermark(manifest, self._keys.owner))
+        frame = admit(archive, self.open(), owner=self._keys.owner)
         state = unpack_state(archive.regions)
-        self.run = self._loaded = None  # what the nodes held of an earlier run is overwritten
+        self.run = self._loaded = None  # an earlier run, with data that is overwritten
         if self._before is None or windows_of(self._before) != windows_of(frame):
             self._before = read(self.open(), windows_of(frame))
         with self._given_back(self._before):
@@ -288,7 +264,7 @@ class Site:
         self._loaded = _Loaded(state, frame, archive.manifest["sequence"], hashlib.sha256(data).digest())
 
     def read_back(self) -> None:
-        """Compare the nodes with what was written."""
+        """Compare the nodes with the checkpoint that was written."""
         loaded = self._checked()
         assert self._before is not None
         with self._given_back(self._before):
@@ -302,7 +278,7 @@ class Site:
 
     @contextlib.contextmanager
     def _given_back(self, before: DeviceFrame) -> Iterator[None]:
-        """Give nodes that do not hold what was written the contents that they had before."""
+        """After a ``ReadBackError``, give nodes back the contents that they had before."""
         self._used = True
         try:
             with given_back(self.open(), before):
@@ -312,10 +288,8 @@ class Site:
             raise
 
     def keep(self, data: bytes) -> None:
-        """Keep the checkpoint that was loaded, so that the job can start here whatever happens to this process.
-
-        Raises ``SiteError`` if it is another one.
-        """
+        """Keep the checkpoint that was loaded, so that the job can start here even after the end of this process; a
+        ``SiteError`` if it is another one."""
         if hashlib.sha256(data).digest() != self._checked().digest:
             raise SiteError(f"{self.name} must keep the checkpoint that it has loaded, not another one")
         write_bytes(self.path, data)

@@ -381,13 +381,13 @@ class UpdateExecutor(Executor[Step]):
             self._repeat("first command", lambda: self._warm_up(state["settings"]))
         self.training.repeats = repeats  # a run that was not stopped has none here
         self._recall(state["memory"], nodes=not restored)
-        self._ring.settings.restore(state["settings"])
+        self._ring.settings.write_registers(state["settings"])
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:
         """Have nodes do commands of a step, whose results are then replaced. Memories serve their readers in turn;
         cycles depend a little on whose turn it is, which differs between new nodes and nodes after a step."""
         ring = self._ring
-        ring.settings.restore(settings)
+        ring.settings.write_registers(settings)
         gradients = [self._form.weights(self._workload.parameters)] * ring.nodes
         shares = np.array_split(np.arange(self._config.largest(self._workload.examples)), ring.nodes)
         self._prepare()

@@ -1,15 +1,14 @@
-"""A way round the host port of simulated nodes: their memories are read and written directly, and counters are read.
+"""Transport that bypasses the host port of simulated nodes to access memories and to read counters.
 
-The bits are those that the port would carry, in the same order. The words and cycles of the port are computed
-instead, so that no figure gets better by it. Settings, commands and events still go through the port.
+The bits are those of the port, in the same order. The words and cycles of the port are computed, so no figure gets
+better by the bypass. Settings, commands and events still use the port.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from hdl.config import Configuration
 from hdl.control.protocol import RESPONSE, Opcode, Status, access_layout, header_layout
@@ -27,46 +26,32 @@ _HEADER, _ACCESS = places(header_layout()), places(access_layout())
 
 
 class PortTime:
-    """Time that the host ports of a ring's nodes would have taken for transfers that went round them.
+    """Time of the host ports of a ring's nodes for transfers that bypassed them.
 
-    It is exact as long as the host waits for a node's answers before it asks the node for more than memory.
-
-    Parameters
-    ----------
-    cycle : callable
-        The simulation's cycle.
-    grid : int
-        Cycles at whose multiples a run of the simulation that waits for a packet ends.
+    It is exact as long as the host waits for a node's answers before it sends the node other requests than for
+    memory. ``cycle`` returns the simulation's cycle; a run that waits for a packet ends at a multiple of ``grid``.
     """
 
     def __init__(self, cycle: Callable[[], int] = lambda: 0, grid: int = 16) -> None:
         self._cycle, self._grid = cycle, grid
-        self.cycles = 0  # cycles by which a simulation of the ports would have been longer
+        self.cycles = 0  # additional cycles of a simulation of the ports
         self.words = 0  # words of requests and responses
 
     @property
     def now(self) -> int:
-        """Cycle that a simulation of the ports would be in."""
+        """Present cycle of a simulation of the ports."""
         return self._cycle() + self.cycles
 
     def wait_for(self, cycle: int) -> None:
-        """Let time pass until a run that waits for a packet, whose last word is given in ``cycle``, has ended."""
+        """Let time pass until the end of a run that waits for a packet with its last word in ``cycle``."""
         self.cycles += max(0, (cycle // self._grid + 1) * self._grid - self.now)
 
 
 class BackdoorTransport:
     """A transport to a node of a Verilated ring that serves accesses to memories and counters itself.
 
-    What the node would refuse goes to the node, as does everything else.
-
-    Parameters
-    ----------
-    transport : Transport
-        The way through the node's port.
-    ring : VerilatedRing
-        Ring whose library knows the node's memories. A counter that it does not know is read through the port.
-    time : PortTime
-        Shared by all nodes of the ring.
+    All other requests, and requests that the node would refuse, use ``transport``, through the node's port, as do
+    counters that the library of ``ring`` lacks. All nodes of a ring share a ``time``.
     """
 
     def __init__(self, transport: Transport, ring: "VerilatedRing", node: int, config: Configuration,
@@ -84,13 +69,13 @@ class BackdoorTransport:
         self._waiting = 0  # responses to come from the node
 
     def send(self, packet: Words) -> None:
-        """Serve a request to memory, or hand it on."""
+        """Serve a request, or send it to the node."""
         if self._waiting or not self._serve(packet):
             self._transport.send(packet)
             self._waiting += 1
 
     def receive(self, timeout_cycles: int) -> Words:
-        """The next response packet; see :meth:`host.driver.transport.Transport.receive`."""
+        """Take the next response packet; see :meth:`host.driver.transport.Transport.receive`."""
         if self._ready:
             response, cycle = self._ready.popleft()
             self._time.wait_for(cycle)
@@ -104,7 +89,7 @@ class BackdoorTransport:
         self._transport.close()
 
     def _serve(self, packet: Words) -> bool:
-        """Put the response to a request in order; False if it goes to the node."""
+        """Queue the response to a request; False if the request is for the node."""
         if packet.size < 2 or self._tenants:
             return False
         header = fields(_HEADER, int(packet[0]))
@@ -121,29 +106,30 @@ class BackdoorTransport:
         self._ready.append((response, cycle))
         return True
 
-    def _elements(self, word: int, count: int) -> tuple[slice, npt.NDArray[Any] | None]:
-        """Place of an access in a memory, and the memory; None if there are no such elements."""
-        access = fields(_ACCESS, word)
-        space, place = access["space"], slice(access["address"], access["address"] + count)
-        if space >= len(self._memories) or place.stop > self._memories[space].size:
-            return place, None
-        return place, self._memories[space]
+    def _access(self, packet: Words, count: int, *, data: int) -> tuple[int, int] | None:
+        """Memory space and address of an access with words of ``data``; None if it is no such packet, or there are no
+        such elements."""
+        access = fields(_ACCESS, int(packet[1]))
+        space, address = access["space"], access["address"]
+        if packet.size != 2 + data or space >= len(self._memories) or address + count > self._memories[space].size:
+            return None
+        return space, address
 
     def _read_memory(self, packet: Words, count: int) -> tuple[Words, int] | None:
-        place, memory = self._elements(int(packet[1]), count)
-        if memory is None or packet.size != 2:
+        if (access := self._access(packet, count, data=0)) is None:
             return None
-        elements = memory[place]
+        space, address = access
+        elements = self._memories[space][address:address + count]
         payload = elements.copy() if elements.dtype == np.uint32 else elements.view(np.int16).astype(np.int32)
-        return payload.view(np.uint32), self._model.read(self._time.now, place.start, count)
+        return payload.view(np.uint32), self._model.read(self._time.now, address, count)
 
     def _write_memory(self, packet: Words, count: int) -> tuple[Words, int] | None:
-        place, memory = self._elements(int(packet[1]), count)
-        if memory is None or packet.size != 2 + count:
+        if (access := self._access(packet, count, data=count)) is None:
             return None
-        if fields(_ACCESS, int(packet[1]))["space"] == self._owned:  # what the host writes belongs to any buffer
-            self._owners[place.start // self._lanes:-(-place.stop // self._lanes)] = 0
-        memory[place] = packet[2:] if memory.dtype == np.uint32 else packet[2:].astype(memory.dtype)
+        space, address = access
+        if space == self._owned:  # a buffer of any owner may be in rows that the host has written
+            self._owners[address // self._lanes:-(-(address + count) // self._lanes)] = 0
+        self._memories[space][address:address + count] = packet[2:]
         return np.array([count], np.uint32), self._model.write(self._time.now, count)
 
     def _read_counters(self, packet: Words, count: int) -> tuple[Words, int] | None:

@@ -1,4 +1,4 @@
-"""Nodes and their links in Amaranth's own simulator: slow, but every signal of the gateware can be looked at by name.
+"""Nodes and their links in Amaranth's own simulator: slow, with every signal of the gateware by its name.
 
 Example
 -------
@@ -34,21 +34,21 @@ _STEP = 16
 class PysimRing:
     """Nodes in a ring, or in another wiring, simulated cycle by cycle.
 
-    A word on the wires of its sender in cycle t is on those of the receiver in cycle t + ``latency``, and what leads
-    back likewise.
+    A word on the wires of its sender in cycle t is on those of the receiver in cycle t + ``latency``, and a word on
+    the wire back likewise.
 
     Parameters
     ----------
     node : callable
-        Makes a node, with the ports of :class:`hdl.node.Node`. Called once for each.
+        Makes each node, with the ports of :class:`hdl.node.Node`.
     nodes : int
         Number of nodes; 1 to 255 in a ring.
     latency : int
         Cycles of each link; at least 1.
     wiring : sequence, optional
-        Links, as of :class:`~sim.verilated.ring.VerilatedRing`. By default, link k leads from node k to the next.
+        Links as in :class:`~sim.verilated.ring.VerilatedRing`; by default a ring.
     faults : RandomFaults, optional
-        Random faults of all links, the same as those of a Verilated ring.
+        Random faults of all links, the same as in a Verilated ring.
     """
 
     def __init__(self, node: Callable[[], Component], *, nodes: int = 4, latency: int = 16,
@@ -59,13 +59,10 @@ class PysimRing:
             raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
         self.nodes = nodes
         self.transports = tuple(PysimTransport(self, n) for n in range(nodes))  # the way to each node
-        self._latency = latency
         module = Module()
-        self._ports: list[Any] = []
-        for n in range(nodes):
-            part = node()
+        self._ports: list[Any] = [node() for _ in range(nodes)]
+        for n, part in enumerate(self._ports):
             module.submodules[f"node_{n}"] = part
-            self._ports.append(part)
         ports = [ports_of(part) for part in self._ports]
         check_wiring(wiring, nodes=nodes, ports=len(ports[0]))
         random = RandomFaults(rate=0) if faults is None else faults
@@ -83,11 +80,11 @@ class PysimRing:
         self._responses: list[deque[Words]] = [deque() for _ in range(self.nodes)]
         for link in self._links:
             link.begin()
-        # Faults so far of each link, by the name of the wire; those of words and of the wire back count.
+        # Faults of each link so far, by the name of the wire: those of words, and those of the wire back.
         self.faults = [link.faults for link in self._links]
 
     def reset(self) -> None:
-        """Begin again as after power-up, which takes far less time than to make the simulation again."""
+        """Begin again as after power-up, far faster than with a new simulation."""
         begun = self.cycle > 0
         self._begin()
         if begun:
@@ -101,18 +98,14 @@ class PysimRing:
         self._requests[node].extend((value, n == len(values) - 1) for n, value in enumerate(values))
 
     def receive(self, node: int) -> Words | None:
-        """The next packet from a node, or ``None`` where no whole one is there."""
+        """The next packet from a node; None if there is no whole one."""
         return self._responses[node].popleft() if self._responses[node] else None
 
     def run(self, cycles: int, *, until_packet_at: int | None = None) -> int:
-        """Run for some cycles, or until there is a packet from a node; return how many cycles it took.
+        """Run for at most this number of cycles, and return the number of cycles that passed.
 
-        Parameters
-        ----------
-        cycles : int
-            Most cycles to run.
-        until_packet_at : int or None
-            Stop when this node has given a whole packet: at once if there is one, else after a multiple of 16 cycles.
+        The run ends when there is a whole packet from node ``until_packet_at``: at once, or after a multiple of 16
+        cycles.
         """
         start = self.cycle
         while self.cycle - start < cycles and not (until_packet_at is not None and self._responses[until_packet_at]):
@@ -121,7 +114,7 @@ class PysimRing:
         return self.cycle - start
 
     def describe(self) -> str:
-        """Words that each node has not taken yet, and those that have come out of it."""
+        """Words that each node has not taken yet, and packets and words that it has sent."""
         return "\n".join([f"cycle {self.cycle}", *(
             f"node {n}: {len(self._requests[n])} words wait to go in, {len(self._responses[n])} whole packets and "
             f"{len(self._response[n])} words have come out" for n in range(self.nodes))])
@@ -135,9 +128,8 @@ class PysimRing:
         for link in self._links:
             sampled += link.sampled
         offered = [False] * self.nodes
-        tick = context.tick().sample(*sampled)
         cycle = 0
-        async for _, _, *values in tick:
+        async for _, _, *values in context.tick().sample(*sampled):
             for n, port in enumerate(self._ports):
                 taken, given, payload = itertools.islice(values, 3 * n, 3 * n + 3)
                 if offered[n] and taken:
@@ -197,18 +189,18 @@ class _Link:
 
 
 class PysimTransport:
-    """The way to one node of a :class:`PysimRing`. Time passes for the whole ring while one waits."""
+    """Transport to one node of a :class:`PysimRing`; a wait lets time pass for the whole ring."""
 
     def __init__(self, ring: PysimRing, node: int) -> None:
         self._ring = ring
         self._node = node
 
     def send(self, packet: Words) -> None:
-        """See :class:`~host.driver.transport.Transport`."""
+        """Queue one request packet."""
         self._ring.send(self._node, packet)
 
     def receive(self, timeout_cycles: int) -> Words:
-        """See :class:`~host.driver.transport.Transport`."""
+        """Run the ring until there is a response packet."""
         self._ring.run(timeout_cycles, until_packet_at=self._node)
         packet = self._ring.receive(self._node)
         if packet is None:

@@ -1,7 +1,7 @@
-"""The way to the nodes of a board over a serial port.
+"""Transports to the nodes of a board over a serial port.
 
-Whatever the cable does to bytes, the packets of :class:`~host.driver.transport.Transport` come through whole, in
-order and once: docs/serial.md has the protocol. All its clocks are on this side.
+Packets arrive whole, in order and once, even over a cable that damages or loses bytes: docs/serial.md has the
+protocol. All its clocks are on this side.
 
 Example
 -------
@@ -20,7 +20,6 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -54,24 +53,15 @@ _TURN = 0.005
 
 
 def open_port(device: str, baud: int, *, write_timeout: float) -> serial.Serial:
-    """Open a serial port for this program alone.
+    """Open a serial port exclusively, such as /dev/ttyUSB0 or COM3, with a longest wait of a write in seconds.
 
     Raises ``LinkError``: the port cannot be opened.
-
-    Parameters
-    ----------
-    device : str
-        Name of the port, as /dev/ttyUSB0 or COM3.
-    baud : int
-        Bits per second.
-    write_timeout : float
-        Longest wait of a write, in seconds.
     """
     try:
         port = serial.Serial(device, baud, timeout=_TURN, write_timeout=write_timeout, exclusive=True)
     except (OSError, ValueError) as error:  # a SerialException is an OSError
         raise LinkError(f"{device}: cannot be opened at {baud} baud ({error}); {_advice(device)}") from None
-    # A USB adapter then gives what it has after 1 ms in place of 16, if it can.
+    # Some USB adapters then deliver bytes after 1 ms in place of 16.
     with contextlib.suppress(AttributeError, NotImplementedError, OSError, ValueError):
         port.set_low_latency_mode(True)
     return port
@@ -87,32 +77,32 @@ def _advice(device: str) -> str:
             "sudo usermod -a -G dialout $USER, and log in again)")
 
 
-_OPEN_PATIENCE = 5.0  # seconds for a node to end what it was doing for someone before
-#: Seconds beyond a request's own limit for its response to get through: six askings at their slowest pace.
+_OPEN_PATIENCE = 5.0  # seconds for a node to end the work of an earlier program
+#: Seconds beyond a request's own limit for its response to arrive: six requests at their slowest pace.
 _GRACE = 6 * LONGEST
 
 
 class SerialBoard:
-    """A board behind a serial port. Bytes move only while some transport of it is used.
+    """A board at a serial port. Bytes move only while one of its transports is used.
 
     Parameters
     ----------
     device : str
-        The port, as /dev/ttyUSB0 or COM3.
+        The port, such as /dev/ttyUSB0 or COM3.
     baud : int
-        Bits per second, which the board must have been built for.
+        Bits per second, for which the board must have been built.
     nodes : int
         Nodes of the board to use, from number 0 on.
     frequency : float
-        Cycles of the nodes' clock per second, by which limits of time are reckoned.
+        Cycles of the nodes' clock per second, for limits of time.
     silence : float
-        Seconds without any answer after which the board is taken to be gone.
+        Seconds without any answer after which the board is lost.
     persistence : float
-        Seconds for which a port that is lost is waited for, before that is an error. The board goes on where it was.
+        Seconds to wait for a lost port before an error; the board then continues where it was.
     clock : callable
-        Seconds as they pass for the board, by which all other times are measured.
+        Seconds as they pass for the board, for all other times.
     announce : callable
-        Called with a line if a port is lost and waited for, and when it is back.
+        Called with a line when a port is lost and waited for, and when it is back.
     """
 
     def __init__(self, device: str, *, baud: int = BAUD, nodes: int = 1, frequency: float = 24e6,
@@ -149,8 +139,7 @@ class SerialBoard:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -160,17 +149,17 @@ class SerialBoard:
     # Packets.
 
     def send(self, node: int, packet: Words) -> None:
-        """Queue a packet for a node, and send the part of it that the board has room for."""
+        """Queue a packet for a node, and send as much as the board has room for."""
         self._require_port()
         channel = self._channels[node]
         if not any(channel.waiting for channel in self._channels):
             self._patience.begin()
         channel.queue(packet)
-        with contextlib.suppress(LinkLostError):  # said when the response is asked for
+        with contextlib.suppress(LinkLostError):  # which `receive` raises
             self._guard(self._transmit)
 
     def receive(self, node: int, timeout_cycles: int) -> Words:
-        """The next packet from a node. The time begins again when the board has sent or taken words.
+        """Take the next packet from a node; the time begins again when the board has sent or taken words.
 
         Raises ``LinkLostError`` if the port is gone, or the board is silent.
         """
@@ -185,7 +174,7 @@ class SerialBoard:
         return channel.packets.popleft()
 
     def describe(self) -> str:
-        """Counters of the link, with the words and responses of each node that are still to come."""
+        """Counters of the link, with the outstanding words and responses of each node."""
         lines = [f"{self.device}: " + ", ".join(
             f"{value} {name.replace('_', ' ')}" for name, value in vars(self.counters).items())]
         for channel in self._channels:
@@ -197,12 +186,8 @@ class SerialBoard:
         """Counters of the board's end of the link since it was configured; they have 16 bits and wrap."""
         self._require_port()
         self._status = None
-
-        def ask() -> bool:
-            self._write([Frame(kind=FrameKind.STATUS)])
-            return True
-
-        self._guard(lambda: self._await(ask, lambda: self._status is not None, self._silence))
+        self._guard(lambda: self._await(lambda: [Frame(kind=FrameKind.STATUS)], lambda: self._status is not None,
+                                        self._silence))
         assert self._status is not None
         return dict(zip(COUNTERS, self._status, strict=True))
 
@@ -221,7 +206,7 @@ class SerialBoard:
             action()
         except LinkLostError as error:
             reason = str(error)
-        except (OSError, TypeError) as error:  # pyserial's own type, and what a closed port leads to in it
+        except (OSError, TypeError) as error:  # pyserial's own type, and its error with a closed port
             reason = f"{self.device}: the connection is lost ({error})"
         else:
             return
@@ -234,18 +219,13 @@ class SerialBoard:
         self._announce(f"{self.device}: connected again")
 
     def reconnect(self, timeout: float = 5.0) -> None:
-        """Open a port that was lost, and go on from there.
+        """Open a port that was lost, and resume the link; try for ``timeout`` seconds.
 
         No word is lost if the board has not been reset: words on their way are sent again, and calls that had failed
         may be made again.
 
-        Raises ``LinkLostError``: there is still no port, or no answer; ``BoardResetError``: the board has forgotten
-        the link: open it anew, and write the nodes' memories and registers again.
-
-        Parameters
-        ----------
-        timeout : float
-            Seconds to try for.
+        Raises ``LinkLostError``: there is still no port, or no answer; ``BoardResetError``: the board has lost the
+        link: open it again, and write the nodes' memories and registers again.
         """
         self._port.close()
         until = time.monotonic() + timeout
@@ -270,12 +250,12 @@ class SerialBoard:
     # Opening.
 
     def _begin(self) -> None:
-        """Bring the board's end of each node's channel to its beginning."""
+        """Reset the board's end of each node's channel."""
         for channel in self._channels:
             channel.nonce = secrets.randbelow(WRAP)
         asked = [Frame(kind=FrameKind.OPEN, node=channel.number, sequence=channel.nonce)
                  for channel in self._channels]
-        # The first node alone, since it says how many there are.
+        # Only the first node at first, since its answer has the number of nodes.
         first = self._ask(asked[:1], f"check that it is a board of gradring, configured, and built for {self._baud} "
                                      f"baud")[0]
         version, nodes = divmod(first.acknowledged, 256)
@@ -291,7 +271,7 @@ class SerialBoard:
             channel.opened = True
 
     def _resume(self) -> None:
-        """Go on with a board that should have kept its state."""
+        """Resume the link with a board that should have kept its state."""
         asked = [Frame(kind=FrameKind.OPEN, again=True, node=channel.number) for channel in self._channels]
         for channel, answer in zip(self._channels, self._ask(asked, "check its power"), strict=True):
             if answer.sequence != channel.nonce:
@@ -306,41 +286,35 @@ class SerialBoard:
         """The answers to frames of kind OPEN."""
         self._answered = {}
 
-        def ask() -> bool:
-            self._write([frame for frame in frames if frame.node not in self._answered])
-            return True
-
-        def answered() -> bool:
-            return all(self._right(frame) for frame in frames)
+        def is_answered(frame: Frame) -> bool:
+            answer = self._answered.get(frame.node)
+            return answer is not None and (frame.again or answer.sequence == frame.sequence)
 
         try:
-            self._await(ask, answered, max(self._silence, _OPEN_PATIENCE))
+            self._await(lambda: [frame for frame in frames if frame.node not in self._answered],
+                        lambda: all(map(is_answered, frames)), max(self._silence, _OPEN_PATIENCE))
         except LinkLostError as error:
             raise LinkLostError(f"{error}; {advice}") from None
         return [self._answered[frame.node] for frame in frames]
 
-    def _right(self, asked: Frame) -> bool:
-        answer = self._answered.get(asked.node)
-        return answer is not None and (asked.again or answer.sequence == asked.sequence)
-
-    def _await(self, ask: Callable[[], bool], done: Callable[[], bool], timeout: float) -> None:
-        """Ask until there is an answer; other frames are served meanwhile."""
-        begun = asked = self._clock()
-        ask()
+    def _await(self, frames: Callable[[], list[Frame]], done: Callable[[], bool], timeout: float) -> None:
+        """Send frames until there are answers to all; other frames are served meanwhile."""
+        begun = sent = self._clock()
+        self._write(frames())
         while not done():
             self._read()
             now = self._clock()
             if now - begun > timeout:
                 raise LinkLostError(f"{self.device}: the board gave no answer within {timeout:g} s")
-            if now - asked > LONGEST / 2:
+            if now - sent > LONGEST / 2:
                 self.counters.timeouts += 1
-                asked = now
-                ask()
+                sent = now
+                self._write(frames())
 
     # Frames.
 
     def _turn(self) -> None:
-        """Send all that is due, and read what has come, waiting a little."""
+        """Send all frames that are due, and read for a short time."""
         self._patience.look()
         self._transmit()
         self._read()
@@ -351,7 +325,7 @@ class SerialBoard:
         if not data:
             return
         before = self._decoder.crc_errors, self._decoder.resyncs
-        # A cable whose ends are joined gives back what was sent.
+        # A cable with joined ends returns the frames that were sent, which are no replies.
         frames = [frame for frame in self._decoder.feed(data) if frame.reply]
         self.counters.frames_received += len(frames)
         if frames:
@@ -368,15 +342,14 @@ class SerialBoard:
         self.counters.resyncs += self._decoder.resyncs - before[1]
 
     def _watch(self) -> None:
-        """Send again if no frame has come for too long, and give up if none comes at all."""
+        """Send again if no frame has come for too long; a ``LinkLostError`` if none comes at all."""
         waiting = [channel for channel in self._channels if channel.waiting]
         if not waiting:
             self._patience.begin()
         elif self._patience.ends():
-            if any(channel.sent for channel in waiting):
-                self.counters.timeouts += 1
-            else:
-                self.counters.polls += 1
+            timed_out = any(channel.sent for channel in waiting)
+            self.counters.timeouts += timed_out
+            self.counters.polls += not timed_out
             for channel in waiting:
                 channel.again = True
                 channel.go_back()
@@ -384,11 +357,10 @@ class SerialBoard:
             raise LinkLostError(f"{self.device}: the board gave no answer within {self._silence:g} s")
 
     def _transmit(self) -> None:
-        """Send the pieces that the board has room for, of all nodes in turn, and the answers that it is owed."""
+        """Send the pieces that the board has room for, and the acknowledgements that are due."""
         frames: list[Frame] = []
-        for channel in self._channels:
-            self.counters.requests += channel.again
-        # A frame of each node in turn, so that all of them have something to do.
+        self.counters.requests += sum(channel.again for channel in self._channels)
+        # A frame of each node in turn, so that all nodes have work.
         for pieces in itertools.zip_longest(*(channel.allowed() for channel in self._channels)):
             for channel, piece in zip(self._channels, pieces, strict=True):
                 if piece is not None:

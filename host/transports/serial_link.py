@@ -26,7 +26,7 @@ class LinkError(DeviceError):
 
 
 class LinkLostError(LinkError):
-    """The serial port is gone, or the board behind it no longer answers."""
+    """The serial port is gone, or the board no longer answers."""
 
 
 class BoardResetError(LinkError):
@@ -40,16 +40,15 @@ class LinkCounters:
     frames_sent: int = 0
     frames_received: int = 0
     retries: int = 0  # frames sent again because the board did not get them
-    requests: int = 0  # times that the board was asked to send again
-    timeouts: int = 0  # times that nothing came for too long, so that frames were sent again
-    polls: int = 0  # times that a response took long, so that the board was asked whether it is still there
+    requests: int = 0  # requests to the board to send again
+    timeouts: int = 0  # times that frames were sent again because nothing came for too long
+    polls: int = 0  # requests for a sign of life, because a response took long
     # damaged frames, as :class:`~host.transports.serial_link.FrameDecoder` counts them
     crc_errors: int = 0
     resyncs: int = 0
-    # frames that came too early because one in front of them was lost, and frames that came again
-    gaps: int = 0
-    repeats: int = 0
-    reconnects: int = 0  # times that a lost port was opened again
+    gaps: int = 0  # frames that came too early because an earlier one was lost
+    repeats: int = 0  # frames that came again
+    reconnects: int = 0  # lost ports that were opened again
 
 
 #: Seconds without an answer after which words are sent again, until the board's own pace is known.
@@ -61,10 +60,11 @@ _AWAY = 0.1
 
 
 class Patience:
-    """Choice of the time to wait for the board before words are sent again.
+    """Time to wait for the board before words are sent again, by the mean and deviation of earlier waits, as in TCP
+    (RFC 6298).
 
-    The board acknowledges every frame, so the time since the last frame from it counts, however much is on the way:
-    its mean and deviation, as in TCP (RFC 6298). Time in which nobody looked at the port does not count.
+    The board acknowledges every frame, so a wait is the time since its last frame, for any number of frames on the
+    way. Time in which nobody looked at the port does not count.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -153,13 +153,11 @@ class Frame:
 
     @classmethod
     def decode(cls, body: bytes) -> "Frame":
-        """The frame of the bytes between flag and CRC, without escapes; ``ValueError`` if it is of no kind."""
-        bits = int.from_bytes(body[:8], "little")
-        values: dict[str, Any] = {**fields(_FIELDS, bits)}
+        """Decode the bytes between flag and CRC, without escapes; ``ValueError`` if the frame is of no kind."""
+        values: dict[str, Any] = {**fields(_FIELDS, int.from_bytes(body[:8], "little"))}
         del values["length"]
-        values.update(kind=FrameKind(values["kind"]), last=bool(values["last"]), again=bool(values["again"]),
-                      reply=bool(values["reply"]))
-        return cls(**values, payload=body[8:])
+        flags = {name: bool(values[name]) for name in ("last", "again", "reply")}
+        return cls(**{**values, **flags, "kind": FrameKind(values["kind"])}, payload=body[8:])
 
 
 class FrameDecoder:
@@ -168,16 +166,16 @@ class FrameDecoder:
     def __init__(self) -> None:
         self.crc_errors = 0  # frames with a wrong CRC
         self.resyncs = 0  # frames that ended in the middle
-        self._begun: bytes | None = None  # of a frame, what has come behind its flag
+        self._begun: bytes | None = None  # bytes after the flag of a frame
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The whole frames among the bytes so far, which are not given again."""
-        first, *others = data.split(bytes([FLAG]))
+        """Take bytes, and return the frames that are complete by now."""
+        first, *rest = data.split(bytes([FLAG]))
         frames = []
         if self._begun is not None:
             self._begun += first
             frames += self._end()
-        for part in others:
+        for part in rest:
             if self._begun and self._begun.strip(bytes([ESCAPE])):
                 self.resyncs += 1
             self._begun = part
@@ -185,7 +183,7 @@ class FrameDecoder:
         return frames
 
     def _end(self) -> list[Frame]:
-        """The frame that has begun, if all of it is there."""
+        """The frame that has begun, if it is complete."""
         assert self._begun is not None
         body = _ESCAPED.sub(lambda match: bytes([match[1][0] ^ INVERTED]), self._begun.rstrip(bytes([ESCAPE])))
         if len(body) < _OVERHEAD:
@@ -216,7 +214,7 @@ _FEWEST_FRAMES, _MOST_FRAMES = 2.0, 32.0
 
 @dataclasses.dataclass
 class Piece:
-    """Words of a request packet that go into one frame; ``start`` is the number of the first one."""
+    """Words of a request packet in one frame; ``start`` is the number of the first one."""
 
     start: int
     payload: bytes
@@ -228,15 +226,7 @@ class Piece:
 
 
 class Channel:
-    """Packets of one node in both directions. Numbers of words are counted here without wrapping.
-
-    Parameters
-    ----------
-    number : int
-        Number of the node on the board.
-    clock : callable
-        Seconds as they pass for the board.
-    """
+    """Packets of one node, by its number on the board, in both directions; numbers of words do not wrap here."""
 
     def __init__(self, number: int, clock: Callable[[], float]):
         self.number = number
@@ -247,20 +237,20 @@ class Channel:
         self.begin(0)
 
     def begin(self, limit: int) -> None:
-        """Begin anew, as after a frame of kind OPEN; ``limit`` is the number of words that the board has room for."""
+        """Begin again, as after a frame of kind OPEN, with a ``limit`` of words that the board has room for."""
         self.pieces: deque[Piece] = deque()  # not acknowledged
-        self.sent = 0  # of those, how many were sent
+        self.sent = 0  # number of these pieces that were sent
         self.queued = 0  # words of all requests
         self.acknowledged = 0
         self.limit = limit
-        self.frames = _MOST_FRAMES  # that may be on the way
+        self.frames = _MOST_FRAMES  # most frames on the way
         self.farthest = 0  # word up to which pieces were sent at least once
         self.expected = 0
         self.partial: list[bytes] = []
         self.owed = 0  # responses
-        self.asked = False  # for a gap to be closed
-        self.answer = False  # the board is to be told how far it has come
-        self.again = False  # and to send the rest again
+        self.asked = False  # whether the board was asked to close a gap
+        self.answer = False  # whether an acknowledgement is due
+        self.again = False  # whether it asks the board to send the rest again
         self.progressed = self.clock()
 
     def queue(self, packet: Words) -> None:
@@ -274,12 +264,12 @@ class Channel:
 
     @property
     def waiting(self) -> bool:
-        """Whether something is still to come from the board."""
+        """Whether an acknowledgement or a response is outstanding."""
         return self.sent > 0 or self.owed > 0
 
     def take(self, frame: Frame, counters: LinkCounters) -> bool:
-        """Take a frame of kind DATA from the board, count its gaps and repeats, and tell whether words have come
-        through."""
+        """Take a frame of kind DATA from the board, count its gaps and repeats, and return whether new words, in
+        either direction, have arrived."""
         progress = False
         gone = (frame.acknowledged - self.acknowledged) % WRAP
         if 0 < gone <= self.farthest - self.acknowledged:
@@ -320,21 +310,18 @@ class Channel:
             self.owed -= 1
 
     def go_back(self) -> None:
-        """Send everything again that is not acknowledged; and, if something was lost, less at a time from here on."""
+        """Send everything again that is not acknowledged, and after a loss less at a time from now on."""
         if self.sent:
             self.frames = max(self.frames / 2, _FEWEST_FRAMES)
         self.sent = 0
 
     def allowed(self) -> list[Piece]:
-        """Pieces that are to be sent and that the board has room for.
-
-        After a loss everything behind it comes in vain, so on a bad line less is sent ahead.
-        """
+        """Pieces to send that the board has room for; few on a bad line, where all after a loss are in vain."""
         rest = itertools.islice(self.pieces, self.sent, max(self.sent, int(self.frames)))
         return list(itertools.takewhile(lambda piece: piece.end <= self.limit, rest))
 
     def frame(self, piece: Piece | None) -> Frame:
-        """The frame of a piece; without a piece, one that only answers and asks."""
+        """The frame of a piece; without a piece, an acknowledgement."""
         again = self.again
         self.answer = self.again = False
         return Frame(node=self.number, again=again, last=piece is not None and piece.last,

@@ -60,36 +60,30 @@ LONGEST_REPLAYED = 480
 
 
 def grid_of(latency: int) -> int:
-    """Cycles at whose multiples a simulation of links of this latency stops for the host: so many that its nodes, and
-    processes, can run ahead of each other for the whole latency."""
+    """Cycles between stops of a simulation for the host: with links of this latency its nodes, and processes, can run
+    ahead of each other for as long."""
     return max(LATENCY, min(latency, LONGEST_GRID) // LATENCY * LATENCY)
 
 
 class TransportName(enum.Enum):
-    """Ways to nodes, by the names the command line knows them by."""
+    """Ways to nodes, by their names on the command line."""
 
     VERILATED = "verilated"
-    MESSAGES = "messages"
-    """Verilated nodes of which only node 0 has a host, which reaches the others by messages."""
+    MESSAGES = "messages"  # Verilated nodes: only node 0 has a host, which reaches the other nodes by messages
     PYSIM = "pysim"
-    BOARD = "board"
-    """A simulated board behind a pseudo-terminal."""
-    SERIAL = "serial"
-    """A board behind a serial port."""
-    GOLDEN = "golden"
-    """Golden models in place of nodes, whose cycles are modelled: docs/golden.md."""
+    BOARD = "board"  # a simulated board at a pseudo-terminal
+    SERIAL = "serial"  # a board at a serial port
+    GOLDEN = "golden"  # golden models in place of nodes, with modelled cycles: docs/golden.md
 
 
 class _Stopwatch:
-    """A transport that adds the time spent waiting for responses, which is when a simulation runs, to ``seconds``."""
+    """A transport that adds the time of its waits for responses, in which a simulation runs, to ``seconds``."""
 
     seconds = 0.0
 
     def __init__(self, transport: Transport):
         self._transport = transport
-
-    def send(self, packet: Words) -> None:
-        self._transport.send(packet)
+        self.send, self.close = transport.send, transport.close
 
     def receive(self, timeout_cycles: int) -> Words:
         begun = time.perf_counter()
@@ -98,22 +92,18 @@ class _Stopwatch:
         finally:
             self.seconds += time.perf_counter() - begun
 
-    def close(self) -> None:
-        self._transport.close()
-
 
 class Elapsed(NamedTuple):
     """Time of a simulation, in cycles."""
 
-    simulated: int = 0  # cycles that were simulated
-    # cycles and words that the nodes' host ports would have taken for transfers that went round them, as computed;
-    # the cycles come on top of those that were simulated
+    simulated: int = 0
+    # additional cycles, and words, of transfers that bypassed the nodes' host ports, as computed
     port_cycles: int = 0
     port_words: int = 0
 
     @property
     def cycles(self) -> int:
-        """Cycles of a simulation in which everything goes through the host ports."""
+        """Cycles of a simulation in which everything uses the host ports."""
         return self.simulated + self.port_cycles
 
     def since(self, other: "Elapsed") -> "Elapsed":
@@ -127,35 +117,21 @@ class Elapsed(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A connected ring.
+    """A connected ring."""
 
-    Members
-    -------
-    ring : Ring
-        Nodes in a ring; of a grid, in the order of their numbers, before its switches are set.
-    config : Configuration
-        Configuration of every node.
-    build_seconds : dict
-        Time per stage of the build; a stage whose result was there already has none.
-    grid : GridNodes, optional
-        Nodes of a grid, which has rings once its switches are set.
-    golden : bool
-        Whether nodes are golden models: no cycles are simulated, and those of commands are modelled.
-    """
-
-    ring: Ring
-    config: Configuration
-    build_seconds: dict[str, float]
+    ring: Ring  # nodes of a grid are in the order of their numbers, before its switches are set
+    config: Configuration  # of every node
+    build_seconds: dict[str, float]  # time of each stage of the build that was not cached
     _cycle: Callable[[], int]
     _port_time: PortTime
     _seconds: Callable[[], float] = lambda: 0.0
     _faults: Callable[[], int] = lambda: 0
-    grid: "GridNodes | None" = None
-    golden: bool = False
+    grid: "GridNodes | None" = None  # nodes of a grid, which has rings once its switches are set
+    golden: bool = False  # whether nodes are golden models: none of their cycles are simulated
 
     @property
     def faults(self) -> int:
-        """Faults that the simulated links were given so far."""
+        """Faults of the simulated links so far."""
         return self._faults()
 
     @property
@@ -165,7 +141,7 @@ class Session:
 
     @property
     def elapsed(self) -> Elapsed:
-        """Cycles so far, with those of the host ports where transfers have gone round them."""
+        """Cycles so far, with the computed ones of host ports."""
         return Elapsed(self._cycle(), self._port_time.cycles, self._port_time.words)
 
     @property
@@ -182,16 +158,15 @@ class SimulationOptions(Section):
     threads: int = option(1, kind=Integer(1))
     #: Floating-point units of gateware, or native ones, which change its speed only.
     arithmetic: Arithmetic = option(Arithmetic.GATEWARE, kind=Member(Arithmetic))
-    #: Whether transfers to and from memories go through the nodes' host ports; if not, they take no simulated time,
-    #: and :attr:`Session.elapsed` has the time that they would have taken.
+    #: Whether transfers of memories use the nodes' host ports; otherwise they take no simulated time, and
+    #: :attr:`Session.elapsed` has their computed time.
     host_port: bool = option(True, kind=Flag())
     #: Other processes that have some of the nodes.
     processes: "Processes | None" = option(
         None, kind=Optional(Instance(("sim.verilated.part_server", "Processes"), "Processes")))
     #: File that all signals are written to.
     wave: Path | None = option(None, kind=Optional(PathName()))
-    #: Words per cycle of nodes' far memories, which answer after :data:`FAR_LATENCY` cycles; by default those of a
-    #: new simulation.
+    #: Words per cycle of far memories, with an answer after :data:`FAR_LATENCY` cycles; by default the simulation's.
     far_rate: float | None = option(None, kind=Optional(Number(0, above=True)))
 
 
@@ -248,7 +223,7 @@ class ProgressOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """A session as it is asked for, whose parts go together."""
+    """A session as it is requested, with options that fit each other."""
 
     config: Configuration
     nodes: int
@@ -275,13 +250,13 @@ class _Request:
                 transport is not TransportName.VERILATED or not links.slow_link[0] < self.nodes):
             raise ValueError(f"Slow link must be that of a rank below {self.nodes} on transport verilated, not of "
                              f"{links.slow_link[0]!r} on {transport.value}")
-        for asked, transports, reason in self._needs():
-            if asked and transport not in transports:
+        for requested, transports, reason in self._needs():
+            if requested and transport not in transports:
                 names = " or ".join(choice.value for choice in transports)
                 raise ValueError(f"Transport must be {names} {reason}, not {transport.value}")
 
     def _needs(self) -> list[tuple[bool, tuple[TransportName, ...], str]]:
-        """Whether something is asked for, transports that have it, and what it is."""
+        """Whether something is requested, transports that have it, and its name."""
         simulation, verilated = self.simulation, (TransportName.VERILATED,)
         return [
             (not simulation.host_port, verilated, "to bypass the host port"),
@@ -301,17 +276,10 @@ class _Opened:
 
     transports: Sequence[Transport]
     seconds: dict[str, float]  # time per stage of the build
-    cycle: Callable[[Ring], int]  # takes the ring, and gives the cycles so far
+    cycle: Callable[[Ring], int]  # returns the cycles of the ring so far
     port_time: PortTime = dataclasses.field(default_factory=PortTime)
-    injected: Callable[[], int] = lambda: 0  # gives the faults of links so far
+    injected: Callable[[], int] = lambda: 0  # returns the faults of links so far
     golden: GoldenSession | None = None  # golden nodes in place of transports
-
-    def grid(self, devices: list[Device], *, rows: int, columns: int, timeout: int) -> "GridNodes":
-        """The nodes as those of a grid."""
-        golden = None if self.golden is None else self.golden.nodes
-        nodes: GridNodes = feature("grid").grid_nodes(devices, golden=golden, rows=rows, columns=columns,
-                                                      timeout=timeout)
-        return nodes
 
 
 def _open_golden(stack: contextlib.ExitStack, request: _Request) -> _Opened:
@@ -404,24 +372,11 @@ def open_session(
         progress: ProgressOptions) -> contextlib.AbstractContextManager[Session]:
     """Build and start a ring, connect to it, and close it in the end: ``with open_session(…) as session:``.
 
-    Parameters of sections are keyword arguments, in place of the sections: ``open_session(node, nodes=2,
-    threads=4)``.
+    All nodes, also those of a whole grid, have the same ``config``. Parameters of sections are keyword arguments, in
+    place of the sections: ``open_session(node, nodes=2, threads=4)``. The ``simulation`` is that of Verilated nodes;
+    transport messages has threads and a waveform.
 
-    Parameters
-    ----------
-    config : Configuration
-        Configuration of every node.
-    nodes : int
-        Ring size, or nodes of the whole grid.
-    simulation : SimulationOptions
-        For Verilated nodes; transport messages has threads and a waveform.
-
-    Raises
-    ------
-    TypeError
-        An argument is of another type.
-    ValueError
-        There can be no such ring.
+    Raises ``TypeError``: an argument is of another type; ``ValueError``: there can be no such ring.
     """
     return _session(_Request(config, nodes, transport, simulation, links, board, progress))
 
@@ -434,15 +389,13 @@ def _session(request: _Request) -> Iterator[Session]:
         devices = opened.golden.devices if opened.golden else [
             Device(watch, request.config, name=f"node {rank}") for rank, watch in enumerate(watches)]
         if request.transport is TransportName.MESSAGES:
-            devices[0].write_register("SLOT_PLACE", request.nodes << 4)  # the others learn their places from it
+            devices[0].write_register("SLOT_PLACE", request.nodes << 4)  # from which the other nodes get their ranks
         timeout = request.links.timeout + 4 * request.links.latency
-        ring, every = Ring(devices, timeout=timeout), None
-        if request.links.grid is None:
-            ring.connect()
-        else:
+        ring, golden, grid = Ring(devices, timeout=timeout), opened.golden and opened.golden.nodes, None
+        if request.links.grid is not None:
             rows, columns = request.links.grid
-            every = opened.grid(devices, rows=rows, columns=columns, timeout=timeout)
-            every.connect()
+            grid = feature("grid").grid_nodes(devices, golden=golden, rows=rows, columns=columns, timeout=timeout)
+        (ring if grid is None else grid).connect()
         yield Session(ring, request.config, opened.seconds, lambda: opened.cycle(ring), opened.port_time,
-                      lambda: sum(watch.seconds for watch in ([opened.golden.nodes] if opened.golden else watches)),
-                      opened.injected, every, opened.golden is not None)
+                      lambda: sum(clock.seconds for clock in (watches if golden is None else [golden])),
+                      opened.injected, grid, golden is not None)

@@ -15,8 +15,8 @@ __all__ = ["SharedTime"]
 class SharedTime:
     """Time of a simulation that several hosts wait for: the line of a :class:`~host.driver.transport.NodeTransport`.
 
-    A host that works stops the others, so the cycle in which its next request comes does not depend on how fast it
-    is, nor on the order of threads.
+    A host that works stops time for all, so the cycle of its next request depends neither on its speed nor on the
+    order of threads.
     """
 
     def __init__(self, ring: "VerilatedRing", hosts: int) -> None:
@@ -46,10 +46,7 @@ class SharedTime:
             self._ring.send(node, packet)
 
     def receive(self, node: int, timeout_cycles: int) -> Words:
-        """The node's next response packet, when it is there.
-
-        Raises ``TimeoutError`` if none came within so many cycles.
-        """
+        """Take the node's next response packet; a ``TimeoutError`` if none comes in time."""
         with self._condition:
             last = self._ring.cycle + timeout_cycles
             while (packet := self._ring.receive(node)) is None:

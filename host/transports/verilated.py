@@ -20,7 +20,6 @@ Two workers and a node of another configuration::
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -39,10 +38,7 @@ __all__ = ["OpenRing", "VerilatedTransport", "open_ring"]
 
 
 class VerilatedTransport:
-    """The way to one node of a simulated ring.
-
-    Simulated time passes only while some transport of the ring waits in :meth:`receive`, and then for all nodes.
-    """
+    """Transport to one node of a simulated ring; a wait in :meth:`receive` lets time pass for the whole ring."""
 
     def __init__(self, ring: VerilatedRing, node: int) -> None:
         self._ring = ring
@@ -53,11 +49,8 @@ class VerilatedTransport:
         self._ring.send(self._node, packet)
 
     def receive(self, timeout_cycles: int) -> NDArray[np.uint32]:
-        """The node's next response packet, running the ring until it is there.
-
-        Raises ``TimeoutError`` if no response came within ``timeout_cycles`` cycles. The message has the state of
-        each queue and link.
-        """
+        """Run the ring until there is a response packet; a ``TimeoutError``, with the state of each queue and link,
+        if there is none in time."""
         cycles = self._ring.run(timeout_cycles, until_packet_at=self._node)
         packet = self._ring.receive(self._node)
         if packet is None:
@@ -66,29 +59,20 @@ class VerilatedTransport:
         return packet
 
     def close(self) -> None:
-        """Do nothing: the ring belongs to all its transports, and is closed on its own."""
+        """Do nothing: the ring belongs to all its transports."""
 
 
 class OpenRing:
-    """A simulated ring and the ways to its nodes.
+    """A simulated ring and the transports to its nodes; see :func:`open_ring` for the parameters.
 
-    Parameters
-    ----------
-    library : Library or sequence of Library
-        The built ring, or the library of each node: see :class:`~sim.verilated.ring.VerilatedRing`.
-    nodes, threads, wiring, processes
-        See :func:`open_ring`.
-
-    Members
-    -------
-    simulation : VerilatedRing
-        Links, states, waveforms and cycle count.
+    The ``library`` is that of all nodes, or of each: see :class:`~sim.verilated.ring.VerilatedRing`. Member
+    ``simulation`` has links, states, waveforms and the cycle count.
     """
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
                  wiring: Sequence[tuple[End, End]] | None = None, processes: Processes | None = None) -> None:
         libraries = {one.path: one for one in ([library] if isinstance(library, Library) else library)}
-        self.seconds: dict[str, float] = {}  # time that each stage of the build of its libraries took
+        self.seconds: dict[str, float] = {}  # time of each stage of the build of its libraries
         for stage, seconds in itertools.chain(*(one.seconds.items() for one in libraries.values())):
             self.seconds[stage] = self.seconds.get(stage, 0) + seconds
         if processes is None:
@@ -101,8 +85,7 @@ class OpenRing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -111,28 +94,25 @@ class OpenRing:
 
 
 def open_ring(config: Configuration | Sequence[Configuration], *, nodes: int | None = None, threads: int = 1,
-              wave: Path | None = None,
-              arithmetic: Arithmetic = Arithmetic.GATEWARE, wiring: Sequence[tuple[End, End]] | None = None,
-              processes: Processes | None = None,
+              wave: Path | None = None, arithmetic: Arithmetic = Arithmetic.GATEWARE,
+              wiring: Sequence[tuple[End, End]] | None = None, processes: Processes | None = None,
               announce: Callable[[str], None] = lambda stage: None) -> OpenRing:
     """Build the libraries of nodes, unless an earlier run has, and start their ring.
+
+    Threads, native arithmetic and processes change only the speed.
 
     Parameters
     ----------
     config : Configuration or sequence of Configuration
-        Parameters of every node, or of each.
+        Parameters of all nodes, or of each.
     nodes : int, optional
-        Ring size; must not exceed ``topology.max_nodes`` of any node. By default as many as there are configurations.
-    threads : int
-        Threads that step the ring; they change its speed alone.
+        Ring size, at most ``topology.max_nodes`` of any node; by default the number of configurations.
     wave : Path or None
-        Write all signals of all nodes to this FST file, by a build which is slower for it.
-    arithmetic : Arithmetic
-        Whether floating-point units are simulated as gateware; native ones change the speed alone.
+        FST file with all signals of all nodes, by a slower build.
     wiring : sequence, optional
         Links: see :class:`~sim.verilated.ring.VerilatedRing`; by default a ring.
     processes : Processes, optional
-        Other processes that have some of the nodes, each with as many threads; they change the speed alone.
+        Other processes that have some of the nodes, each with the same number of threads.
     announce : callable
         Called with the name of each stage of the build as it begins.
     """

@@ -7,8 +7,7 @@ import numpy as np
 from hdl.control.protocol import Operation
 from host.driver.command import Command
 from host.features.compute.instructions import node_engine
-from host.transports.golden.nodes import GoldenNodes
-from host.transports.golden.part import Ended, GoldenPart, LocalOperation
+from host.transports.golden.nodes import Ended, GoldenNodes, GoldenPart, LocalOperation
 from sim.golden.features.compute.compute import spaces
 from sim.golden.features.compute.row_owners import RowOwners
 

@@ -2,8 +2,7 @@
 
 from hdl.control.protocol import Operation
 from host.driver.command import Command
-from host.transports.golden.nodes import GoldenNodes
-from host.transports.golden.part import GoldenPart
+from host.transports.golden.nodes import GoldenNodes, GoldenPart
 from sim.golden.features.compute_stub.stand_in import compute_cycles
 
 __all__ = ["GoldenStub"]

@@ -10,8 +10,7 @@ from host.driver.command import Command
 from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.words import Vector
 from host.training.reference import Part, Places, Reference, words_of
-from host.transports.golden.nodes import GoldenNodes
-from host.transports.golden.part import Ended, GoldenPart, LocalOperation
+from host.transports.golden.nodes import Ended, GoldenNodes, GoldenPart, LocalOperation
 from sim.golden import masking
 from sim.golden.features.int16 import int16_node
 from sim.golden.ring import Traffic

@@ -26,6 +26,7 @@ from hdl.group import GROUP
 from hdl.memory_map import MemorySpace
 from host.driver.command import CollectiveError, Command
 from host.driver.device import Device
+from host.driver.devices import Devices
 from host.driver.errors import DeviceError, ProgramRunningError
 from host.driver.far_contents import clear_far
 from host.driver.transport import Request
@@ -240,7 +241,7 @@ class TenantHost:
         base, length = windows.get(FAR, (0, 0))
         if length:
             with self._privileged():
-                devices = [device for device in self._devices if FAR in _spaces(device)]
+                devices = Devices(device for device in self._devices if FAR in _spaces(device))
                 try:
                     clear_far(devices, {number: [(base, length)] for number in range(len(devices))})
                 except CollectiveError as error:

@@ -24,15 +24,9 @@ _WALKED = {Operation.FUSED_UPDATE: Collective.FUSED_UPDATE, Operation.ALL_REDUCE
 
 
 class CycleModel:
-    """Cycles of the commands of nodes, with the zeros of gradients counted.
+    """Cycles of the commands of nodes, with the zeros of gradients counted, on links of a ``latency`` in cycles.
 
-    Parameters
-    ----------
-    config : Configuration
-        Configuration of every node. Nodes of integers, with a codebook, two ports or interleaved segments have no
-        model of their collectives.
-    latency : int
-        Cycles of a link.
+    Nodes of integers, with a codebook, two ports or interleaved segments have no model of their collectives.
     """
 
     def __init__(self, config: Configuration, *, latency: int):
@@ -47,7 +41,7 @@ class CycleModel:
         return estimate.Costs(examples=1).latch if command.operation is Operation.LATCH else None
 
     def collective(self, command: Command, gradients: npt.NDArray[np.uint32]) -> int | None:
-        """Cycles of a collective from its last start to its end, by the gradients of its nodes, a row for each."""
+        """Cycles of a collective from its last start to its end, by the gradients of its nodes, a row per node."""
         kind, timing = _WALKED.get(command.operation), self._timing
         if kind is None or timing is None or command.one_owner or not command.length:
             return None

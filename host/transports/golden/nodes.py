@@ -6,8 +6,8 @@ Values, events, flags and words are those of gateware. Cycles are modelled, or N
 
 import collections
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,21 +15,21 @@ import numpy.typing as npt
 from hdl.compression.registry import ZERO_VALUE
 from hdl.config import Configuration
 from hdl.control.protocol import EventFlag, EventStatus, Operation
-from hdl.control.registers import register
 from hdl.engines import operations
 from hdl.masking.job_list import MASK_JOB_WORDS, mask_job_layout
 from hdl.masking.mask import KINDS
 from host.driver.command import Command, Event
-from host.driver.words import fields, places
+from host.driver.masking import BOUNDS
+from host.driver.optimizer_settings import SCALARS
+from host.driver.words import field_values, fields, int_of, places
 from host.feature import features_of
 from host.transports.golden.cycles import CycleModel
-from host.transports.golden.part import Ended, GoldenPart
 from sim.golden import masking, ring
 from sim.golden.codecs import CODECS
 from sim.golden.nodes import Collected, Nodes, Placed
 from sim.golden.optimizer import Rule
 
-__all__ = ["COUNTED", "GoldenNodes", "bits", "mask", "sparsify"]
+__all__ = ["COUNTED", "Ended", "GoldenNodes", "GoldenPart", "LocalOperation"]
 
 Bits = npt.NDArray[np.uint32]
 _JOB = places(mask_job_layout())
@@ -37,51 +37,46 @@ _JOB = places(mask_job_layout())
 
 def _job(words: Bits) -> masking.Job:
     """Job of a list in memory."""
-    values: dict[str, Any] = fields(_JOB, int.from_bytes(words.astype("<u4").tobytes(), "little"))
+    values: dict[str, Any] = fields(_JOB, int_of(words))
     kinds = {name: bool(values["kinds"] >> number & 1) for number, name in enumerate(KINDS)}
     diagonal = values["diagonal"] - (values["diagonal"] >> 31 << 32)
-    bounds = {name: values[name] for name in ("length_rows", "length_columns", "first_row", "end_row", "first_column",
-                                              "end_column", "width")}
     return masking.Job(rows=values["rows"], columns=values["columns"], count=values["count"],
-                       mask=masking.Mask(**kinds, diagonal=diagonal, **bounds))
+                       mask=masking.Mask(**kinds, diagonal=diagonal, **{name: values[name] for name in BOUNDS}))
 
 
-def mask(command: Command, gradients: Bits, weights: Bits, *, lanes: int, alternative: int) -> Ended:
-    """MASK of binary32 numbers, with jobs as the driver writes them."""
-    used, number, replaced, external = 0, command.weight_base, 0, command.state_base
-    while used < command.length:
-        job = _job(weights[number:number + MASK_JOB_WORDS])
-        words = weights[external:external + masking.words_fetched(job)]
-        kept = masking.kept(job, words if job.mask.external else None)
-        elements = job.beats(lanes) * lanes
-        base = command.gradient_base + used
-        rows = gradients[base:base + elements].reshape(job.count, job.rows, -1)[..., :job.columns]
-        rows[...] = masking.apply(rows, kept, alternative)
-        replaced += int(np.count_nonzero(~kept))
-        used, number, external = used + elements, number + MASK_JOB_WORDS, external + len(words)
-    return Ended(detail=replaced, counts={"ELEMENTS_MASKED": replaced,
-                                          "MASK_WORDS_FETCHED": external - command.state_base})
+class Ended(NamedTuple):
+    """End of a command on a node, and the growth of its counters."""
+
+    status: EventStatus = EventStatus.OK
+    detail: int = 0
+    counts: Mapping[str, int] = {}
 
 
-def sparsify(command: Command, gradients: Bits, weights: Bits, *, threshold: int) -> Ended:
-    """SPARSIFY of binary32 numbers."""
-    sent, errors = (memory[base:base + command.length] for memory, base in (
-        (gradients, command.gradient_base), (weights, command.weight_base)))
-    sent[:], errors[:] = masking.sparsify(sent, errors, threshold)
-    dropped = command.length - int(np.count_nonzero(sent)) if threshold else 0
-    return Ended(detail=dropped, counts={"ELEMENTS_MASKED": dropped})
+#: Carries out a command on the node of a rank.
+LocalOperation = Callable[[int, Command], Ended]
+
+
+class GoldenPart:
+    """Base of the parts that features have in golden nodes; by default a part adds nothing."""
+
+    def operations(self) -> Mapping[Operation, LocalOperation]:
+        """Operations that a node carries out by itself."""
+        return {}
+
+    def written(self, rank: int, space: str, base: int, count: int) -> None:
+        """Note that elements of a node's memory were written by the host, or brought from the far memory."""
+
+    def cycles(self, command: Command) -> int | None:
+        """Cycles of a command that a node carries out by itself; None if this part has no model of them."""
+        return None
 
 
 #: Counters of a golden node. Other counters of a node count cycles, or what only gateware has.
 COUNTED = ("WORDS_SENT", "WORDS_RECEIVED", "ELEMENTS_MASKED", "MASK_WORDS_FETCHED", "COMPRESSED_WORDS",
            "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
-#: Registers of the optimizer, as :func:`sim.golden.ring.settings` names them.
-_SCALARS = {name: name.lower() for name in ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR",
-                                            "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY", "SECOND_GAIN", "EPSILON")}
 
-
-def bits(number: float) -> int:
+def _bits(number: float) -> int:
     """Pattern of a binary32 number."""
     return int(ring.bits([number])[0])
 
@@ -113,9 +108,9 @@ class GoldenNodes(Nodes):
         self._on_ring = {entry.code for entry in operations(config) if entry.on_ring}
         self._known = {entry.code for entry in operations(config)}
         self.seconds = 0.0  # seconds that the models have taken
-        found = (feature.golden(self) for feature in features_of(config))
-        self._parts: list[GoldenPart] = [part for part in found if part is not None]
-        # operations that nodes carry out each by itself
+        self._parts: list[GoldenPart] = [part for feature in features_of(config)
+                                         if (part := feature.golden(self)) is not None]
+        # operations that a node carries out on its own
         self._local = {Operation.MASK: self._mask, Operation.SPARSIFY: self._sparsify}
         for part in self._parts:
             self._local |= part.operations()
@@ -174,11 +169,10 @@ class GoldenNodes(Nodes):
         values = self.registers[rank]
         if not self.config.has_ring or "OPTIMIZER" not in values:
             return
-        fields = {field.name: int(values["OPTIMIZER"]) >> field.bit & (1 << field.width) - 1
-                  for field in register("OPTIMIZER").fields}
-        self.settings = ring.settings(fields["rule"], nesterov=bool(fields["nesterov"]),
-                                      **{name: values[key] for key, name in _SCALARS.items()})
-        self.packed_state = bool(fields["packed_state"])
+        optimizer = field_values("OPTIMIZER", int(values["OPTIMIZER"]))
+        self.settings = ring.settings(optimizer["rule"], nesterov=bool(optimizer["nesterov"]),
+                                      **{name.lower(): values[name] for name in SCALARS})
+        self.packed_state = bool(optimizer["packed_state"])
         self.latch()
 
     # All commands.
@@ -228,12 +222,31 @@ class GoldenNodes(Nodes):
         return next((cycles for cycles in known if cycles is not None), None)
 
     def _mask(self, rank: int, command: Command) -> Ended:
-        return mask(command, self.gradients[rank], self.weights[rank], lanes=self.config.lanes,
-                    alternative=bits(self.registers[rank]["MASK_ALTERNATIVE"]))
+        """MASK of binary32 numbers, with jobs as the driver writes them."""
+        gradients, weights, lanes = self.gradients[rank], self.weights[rank], self.config.lanes
+        alternative = _bits(self.registers[rank]["MASK_ALTERNATIVE"])
+        used, number, replaced, external = 0, command.weight_base, 0, command.state_base
+        while used < command.length:
+            job = _job(weights[number:number + MASK_JOB_WORDS])
+            words = weights[external:external + masking.words_fetched(job)]
+            kept = masking.kept(job, words if job.mask.external else None)
+            elements = job.beats(lanes) * lanes
+            base = command.gradient_base + used
+            rows = gradients[base:base + elements].reshape(job.count, job.rows, -1)[..., :job.columns]
+            rows[...] = masking.apply(rows, kept, alternative)
+            replaced += int(np.count_nonzero(~kept))
+            used, number, external = used + elements, number + MASK_JOB_WORDS, external + len(words)
+        return Ended(detail=replaced, counts={"ELEMENTS_MASKED": replaced,
+                                              "MASK_WORDS_FETCHED": external - command.state_base})
 
     def _sparsify(self, rank: int, command: Command) -> Ended:
-        return sparsify(command, self.gradients[rank], self.weights[rank],
-                        threshold=bits(self.registers[rank]["MASK_THRESHOLD"]))
+        """SPARSIFY of binary32 numbers."""
+        length, threshold = command.length, _bits(self.registers[rank]["MASK_THRESHOLD"])
+        sent = self.gradients[rank, command.gradient_base:command.gradient_base + length]
+        errors = self.weights[rank, command.weight_base:command.weight_base + length]
+        sent[:], errors[:] = masking.sparsify(sent, errors, threshold)
+        dropped = length - int(np.count_nonzero(sent)) if threshold else 0
+        return Ended(detail=dropped, counts={"ELEMENTS_MASKED": dropped})
 
     def _read(self, ranks: Sequence[int], first: Command, commands: Mapping[int, Command]) -> npt.NDArray[np.uint32]:
         """Gradients that a command reads, a row for each node."""

@@ -1,6 +1,6 @@
 """Golden nodes for a session, what they refuse, and their drivers, which answer requests without packets."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,9 @@ from host.driver.device import Device
 from host.driver.elements import element_format
 from host.driver.errors import BadAddressError
 from host.driver.transport import Pending
-from host.driver.words import Words, from_bits, to_bits
+from host.driver.words import Words, bits_of, from_bits, to_bits
 from host.feature import features_of
 from host.transports.golden.nodes import GoldenNodes
-
-if TYPE_CHECKING:
-    from host.driver.transport import Transport
 
 __all__ = ["GoldenDevice", "GoldenSession", "check_golden", "open_golden"]
 
@@ -28,11 +25,9 @@ class _NoTransport:
     """Transport of no packets."""
 
     def send(self, packet: Words) -> None:
-        """Refuse a packet."""
         raise ValueError("Requests to golden nodes must be those of registers, memories, commands and programs")
 
     def receive(self, timeout_cycles: int) -> Words:
-        """Refuse to wait for a packet."""
         raise ValueError("Golden nodes send no packets")
 
     def close(self) -> None:
@@ -43,8 +38,7 @@ class GoldenDevice(Device):
     """Driver of a golden node; every request is answered at once."""
 
     def __init__(self, nodes: GoldenNodes, rank: int):
-        transport: Transport = _NoTransport()
-        super().__init__(transport, nodes.config, name=f"node {rank}")
+        super().__init__(_NoTransport(), nodes.config, name=f"node {rank}")
         self._nodes, self._rank, self._elements = nodes, rank, element_format(nodes.config)
 
     def _answer(self, value: T) -> Pending[T]:
@@ -70,14 +64,15 @@ class GoldenDevice(Device):
     def submit_write_register(self, name: str, value: float) -> Pending[None]:
         entry, integers = register(name), self._elements.integers
         bits = np.array([to_bits(entry, value, integers=integers)], np.uint32)
-        if name == "CONTROL":
-            self._control(int(value))
-        elif name == "FLAGS":
-            self._nodes.flags[self._rank] |= int(value)
-        else:
-            self._nodes.registers[self._rank][name] = from_bits(entry, bits, integers=integers)
-            if name == "WEIGHT_STRIDE":
-                self._nodes.weight_stride = int(value)
+        match name:
+            case "CONTROL":
+                self._control(int(value))
+            case "FLAGS":
+                self._nodes.flags[self._rank] |= int(value)
+            case _:
+                self._nodes.registers[self._rank][name] = from_bits(entry, bits, integers=integers)
+        if name == "WEIGHT_STRIDE":
+            self._nodes.weight_stride = int(value)
         return self._answer(None)
 
     def _control(self, value: int) -> None:
@@ -96,7 +91,7 @@ class GoldenDevice(Device):
     # Memories.
 
     def _space(self, space: int, address: int, count: int) -> str:
-        """Name of the memory that has so many elements from an address on."""
+        """Name of the memory with these elements; a ``BadAddressError`` if there is none."""
         memory = next((entry for entry in self.config.memory_map if entry.number == space), None)
         if memory is None or not 0 <= address <= address + count <= memory.words:
             raise BadAddressError(f"{self.name}: {count} elements of {self._memory_name(space)} memory from "
@@ -109,10 +104,7 @@ class GoldenDevice(Device):
         return self._answer(memory[self._rank, address:address + count].copy())
 
     def submit_write_memory(self, space: int, address: int, elements: npt.NDArray[Any]) -> Pending[None]:
-        if elements.dtype not in (np.uint32, np.float32) or elements.ndim != 1:
-            raise TypeError(f"Elements must be one row of uint32 or float32, not {elements.dtype} of shape "
-                            f"{elements.shape!r}")
-        words = self._elements.stored(np.ascontiguousarray(elements).view(np.uint32))
+        words = self._elements.stored(bits_of(elements))
         self._nodes.write(self._rank, self._space(space, address, words.size), address, words)
         return self._answer(None)
 
@@ -143,15 +135,9 @@ def check_golden(config: Configuration) -> None:
 
 
 def open_golden(config: Configuration, *, nodes: int, latency: int) -> GoldenSession:
-    """Make golden nodes.
-
-    Parameters
-    ----------
-    nodes, latency : int
-        Number of nodes, and modelled cycles of a link.
-    """
+    """Make a number of golden nodes, with a modelled latency of links in cycles."""
     check_golden(config)
     golden = GoldenNodes(config, nodes=nodes, latency=latency)
-    found = (feature.golden_devices(golden, latency) for feature in features_of(config))
-    devices = next((devices for devices in found if devices is not None), None)
+    of_features = (feature.golden_devices(golden, latency) for feature in features_of(config))
+    devices = next((devices for devices in of_features if devices is not None), None)
     return GoldenSession(golden, devices or [GoldenDevice(golden, rank) for rank in range(nodes)])

@@ -158,7 +158,7 @@ def test_refused():
         ring.partition.set_root(1)
         with pytest.raises(ValueError, match=r"^Groups must be dealt to all nodes for each to update its own, not to "
                                              r"rank 1 alone$"):
-            ring.collectives.owned_update(64)
+            ring.collectives.submit_owned_update(64)
         ring.partition.set_root(None)
         ring.settings.write(SGD(learning_rate=0.1, momentum=0.5).settings(1, gradient_scale=0.5))
         vector = ring.memory.allocate(Allocation(length=600, planes=1))

@@ -281,7 +281,7 @@ def test_settings(ring):
     assert known["LEARNING_RATE"] == -1
     ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.5))
     assert ring.settings.known["LEARNING_RATE"] == 0.5
-    ring.settings.restore(known)
+    ring.settings.write_registers(known)
     assert ring.settings.known == known
 
 

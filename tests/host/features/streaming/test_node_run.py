@@ -229,8 +229,8 @@ def test_fetch_refused():
         simulation.run(2000)
         events = fetches(ring, formats=(2, 3, 3), length=4000, entry=1)
         assert events[0].status == EventStatus.WRONG_CODEC
-        assert events[0].high >> 4 & 0xFF == WEIGHT_CODECS["mx9"].code
-        assert events[0].low >> 4 & 0xFF == WEIGHT_CODECS["mx6"].code
+        assert events[0].detail >> 20 & 0xFF == WEIGHT_CODECS["mx9"].code
+        assert events[0].detail >> 4 & 0xFF == WEIGHT_CODECS["mx6"].code
         assert all(event.status != EventStatus.OK for event in events)
         zeros, saturations, *others = server.read_memory(
             server.config.memory_map["counts"].number, 4, 4).view(np.uint32).tolist()
