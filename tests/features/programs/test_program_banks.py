@@ -26,7 +26,7 @@ from sim.payload import from_int, to_int
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start
 from tests.features.programs.program_banks_model import ProgramBanks, digest_of
 from tests.hdl.control.commands import random_command
-from tests.hdl.control.test_host_port import beats
+from tests.hdl.ring.packets import framed
 from tests.refusals import refuses
 
 QUEUES, DEPTH = 3, 3
@@ -106,7 +106,7 @@ class Bench:
             before = bank
 
     async def ask(self, opcode, count, body):
-        sending = cocotb.start_soon(self.source.send(beats([opcode << 24 | 5 << 16 | count, *body])))
+        sending = cocotb.start_soon(self.source.send(framed([opcode << 24 | 5 << 16 | count, *body])))
         found = [beat["data"] for beat in await with_timeout(self.sink.packet(), 100, "us")]
         await sending
         assert found[0] == (opcode | 0x80) << 24 | 5 << 16 | len(found) - 2
@@ -242,13 +242,13 @@ async def reset_at_any_word_of_an_edit(dut):
     request = [Opcode.EDIT << 24 | 2, 1, 0]
     for length in range(1, len(request) + 1):
         source = Source(dut, "i", word_layout())
-        await source.send(beats(request)[:length])
+        await source.send(framed(request)[:length])
         await cycles(dut, 3 * length)
         dut.rst.value = 1
         await cycles(dut, 2)
         dut.rst.value = 0
         sink = Sink(dut, "o", word_layout())
-        sending = cocotb.start_soon(source.send(beats(request)))
+        sending = cocotb.start_soon(source.send(framed(request)))
         response = [beat["data"] for beat in await sink.packet()]
         await sending
         assert response == [(Opcode.EDIT | 0x80) << 24, Status.WRONG_PROGRAM]
