@@ -88,7 +88,6 @@ def _one_of(options: dict[str, Any], *kinds: str) -> str | None:
 
 
 def _link(options: dict[str, Any], fields: dict[str, Any]) -> Any:
-    """Link of a node with these options."""
     if _one_of(options, "slots") is None and (options.get("messages") or options.get("jobs", 1) > 1):
         raise ValueError("Options messages and jobs must have slots")
     if not options.get("slots"):
@@ -101,7 +100,6 @@ def _link(options: dict[str, Any], fields: dict[str, Any]) -> Any:
 
 
 def _role(options: dict[str, Any]) -> Any:
-    """Role of a node with these options."""
     formats = {"broadcast_formats": True} if options.get("fetch_formats") else {}
     kind = options.get("role", "node")
     chosen = _one_of(options | {"role": kind != "node"}, "role", "one_owner", "interleaved")

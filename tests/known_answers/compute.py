@@ -55,7 +55,6 @@ def trained_by_gloo(folder: Path) -> str:
 
 
 def board(name: str) -> dict[str, Any]:
-    """Circuit of a board's nodes."""
     return circuits.digest(circuits.board_nodes()[name])
 
 

@@ -95,7 +95,6 @@ class _Messages:
         self._due = simulation.cycle if on else 1 << 62
 
     def run(self, end):
-        """Run to a cycle."""
         simulation = self.simulation
         while self._due < end:
             simulation.run(max(self._due - simulation.cycle, 0))

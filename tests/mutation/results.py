@@ -73,7 +73,6 @@ class Store:
         self._folder = folder
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Result of a key, or None."""
         try:
             result: dict[str, Any] = json.loads((self._folder / f"{key}.json").read_text())
         except (FileNotFoundError, json.JSONDecodeError):  # an interrupted run leaves no file, or a part of one
@@ -81,7 +80,6 @@ class Store:
         return result
 
     def put(self, key: str, result: dict[str, Any]) -> None:
-        """Store a result."""
         fresh = self._folder / f".{key}"
         fresh.write_text(json.dumps(result))
         fresh.rename(self._folder / f"{key}.json")

@@ -56,7 +56,6 @@ class Player:
         self._refill()
 
     def close(self) -> None:
-        """Free the simulation."""
         self._opened.close()
 
     @property

@@ -92,7 +92,6 @@ class Twins:
         self._begin()
 
     def close(self) -> None:
-        """Free the simulations."""
         for one in self._opened:
             one.close()
 
@@ -141,7 +140,6 @@ class Twins:
         return inside
 
     def _outside(self, twin: int) -> Words:
-        """Words of all memories outside of the window."""
         found = []
         for name in self.spaces:
             base, size = self._windows[name]
@@ -339,7 +337,6 @@ class Twins:
             raise LeakError(f"{where}: windows of twins differ, or their cycles")
 
     def _count(self, packets: list[Words], answers: list[tuple[int, list[int]]]) -> None:
-        """Count requests, commands and events."""
         for packet, (_, answer) in zip(packets, answers, strict=True):
             opcode = int(packet[0]) >> 24
             self.requests += 1

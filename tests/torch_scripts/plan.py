@@ -58,7 +58,6 @@ def _other(source: random.Random) -> tuple[str, Any]:
 
 
 def draw(seed: int, ranks: int) -> Script:
-    """Draw a script."""
     source = random.Random(seed)
     actions = [_optimizer(source)]
     for _ in range(source.randrange(4, 12)):

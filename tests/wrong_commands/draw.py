@@ -25,8 +25,6 @@ _DOUBTFUL = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A wrong command line."""
-
     module: str  # that is run
     command: str
     words: tuple[str, ...]  # command line of the module

@@ -98,7 +98,6 @@ def pace(kind, cycles, *, seed, rate=0.6):
 
 
 def arrays(fields):
-    """Fields as arrays of one number each."""
     return {name: arrays(value) if isinstance(value, dict) else np.array([value]) for name, value in fields.items()}
 
 
@@ -141,7 +140,6 @@ class Bench:
         self._unit.lockstep(sources={"load": Feed(beats)}, sinks={}, cycles=PLACES * rows + 1)
 
     def contents(self):
-        """Read all memories."""
         count = PLACES * self._rows
         layout = data.StructLayout({"row": range(self._rows), "place": 2})
         look = pack(layout, {"place": np.arange(PLACES).repeat(self._rows),

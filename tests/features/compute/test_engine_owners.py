@@ -57,7 +57,6 @@ class Model:
         return self.memories[Place.ACTIVATIONS]
 
     def write(self, address, words):
-        """The host writes activations."""
         self.activations[address:address + len(words)] = words
         self.owners.write(np.arange(address, address + len(words)) // LANES)
         self.requests.append(write(Place.ACTIVATIONS, address, words))

@@ -97,7 +97,6 @@ def _run(lanes, command, instructions, *, source, sink, seed):
 
 
 def _compare(found, expected, job, note):
-    """Compare the fields of a job that have a meaning."""
     got = found[type(job).__name__.lower()]
     for name, value in expected.items():
         if isinstance(value, dict):

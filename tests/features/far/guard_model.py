@@ -8,8 +8,6 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs in one cycle."""
-
     row: int | None
     write: bool
     ready: bool
@@ -19,8 +17,6 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Outputs in one cycle."""
-
     ready: bool
     asked: int | None
     given: bool
@@ -30,8 +26,6 @@ class Outputs:
 
 
 class FarGuard:
-    """Model of the unit."""
-
     def __init__(self, base: int, rows: int) -> None:
         self._base, self._rows = base, rows
         self._owed = self._of_before = 0  # rows that are on their way, and those asked for before a link reset

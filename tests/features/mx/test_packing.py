@@ -66,7 +66,6 @@ def _blocks(generator, codec, count):
 
 
 def _words(codec, packet):
-    """Words of a packet of blocks."""
     bits = place = 0
     for exponent, differences, codes in packet:
         for values, width in (([exponent], codec.exponent_bits), (differences, codec.difference_bits),
@@ -78,7 +77,6 @@ def _words(codec, packet):
 
 
 def _block_rows(codec, lanes, given):
-    """Packets of blocks as rows of a port."""
     rows = [(exponent, differences, codes[begin:begin + lanes], begin == 0,
              number == len(packet) - 1 and begin + lanes == codec.block)
             for packet in given for number, (exponent, differences, codes) in enumerate(packet)

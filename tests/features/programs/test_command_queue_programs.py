@@ -30,7 +30,6 @@ DEPTH = 16
 
 
 def run_of(passes, **options):
-    """Fields of a run."""
     return {"passes": passes, "model": 0, "parity": 0, "number": 0, "reserved_0": 0, "collective": 100,
             "collectives": 3, "rank": 0, "size": 0, "first": 0, "reserved_2": 0, **options}
 
@@ -117,14 +116,12 @@ class Bench:
         raise TimeoutError("The run has no end")
 
     def forget(self):
-        """Forget the commands of earlier runs."""
         for record in (self.starts, self.offers, self.ends, self.valids):
             for entries in record:
                 entries.clear()
         self.done = [0] * QUEUES
 
     async def records(self):
-        """The records of the trace, in order."""
         dut, memory = self.dut, []
         for row in range(2 * RECORDS // LANES):
             dut.trace__valid.value, dut.trace__row.value = 1, row

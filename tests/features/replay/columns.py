@@ -45,8 +45,6 @@ def compare(unit, rows, free=None):
 
 
 class Columns:
-    """Rows of ports by name."""
-
     def __init__(self):
         self._rows = collections.defaultdict(list)
         self._any = collections.defaultdict(list)  # rows in which an output does not count

@@ -15,8 +15,6 @@ _RECOVER = 21
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A message of the receiver."""
-
     expect: int = 0
     given: int = 0
     id: int = 0
@@ -53,7 +51,6 @@ class Speaker:
 
     @property
     def active(self) -> bool:
-        """Whether it has been started."""
         return self._bits is not None
 
     def step(self, now: Message, start: bool) -> None:

@@ -34,8 +34,6 @@ def restart_word(number: int, id: int, start: int) -> Word:
 
 
 class Transmitter:
-    """The transmitter, cycle by cycle."""
-
     #: Cycles from the first START to the answer's first bit, with wires that take none.
     ENDS = 35
     #: Cycles without news beyond twice the latency of the wires after which a restart is sent.
@@ -186,7 +184,6 @@ class Transmitter:
             self._leave()
 
     def _leave(self) -> None:
-        """Go to the other port."""
         here = (self._base + self.write) % NUMBERS, self._given, self.started, self._round
         (self._base, self._given, self.started, self._round), self._other = self._other, here
         self.id, self._other_id = self._other_id, self.id
@@ -224,8 +221,6 @@ class Transmitter:
 
 
 class Receiver:
-    """The receiver, cycle by cycle."""
-
     #: Cycles from a word in the queue to its offer.
     QUEUE = 3
 

@@ -80,8 +80,6 @@ class SlowWires:
 
 @dataclasses.dataclass
 class Play:
-    """A link at work."""
-
     #: Words of packets as (data, last), and control words, in order; these go by port 0.
     sent: list
     controls: list = dataclasses.field(default_factory=list)

@@ -48,7 +48,6 @@ class AnswerKeeper:
                         takes=int(passes and (self.drops or port_ready)), takes_port=int(ready and not self.drops))
 
     def step(self, *, word: Beat | None, port: Beat | None, port_ready: int, ready: int, direct: int) -> None:
-        """One cycle."""
         out = self.look(word=word, port=port, port_ready=port_ready, ready=ready, direct=direct)
         if self.phase == "request":
             self.place, self.drops = 0, False
@@ -71,7 +70,6 @@ class AnswerKeeper:
 
 
 def place_word(rank: int, size: int) -> int:
-    """PLACE for the node of a rank."""
     return _PLACE | rank << 12 | size << 16
 
 
@@ -91,7 +89,6 @@ class PlaceRelay:
         return given if not self.heard[1] or (given[0] == 0 and given[1] > 1) else self.heard
 
     def step(self, *, word: int | None, ready: int, given: tuple[int, int]) -> None:
-        """One cycle."""
         master, place = given[0] == 0 and given[1] > 1, self.place(given)
         came = None
         if word is not None and word == place_word(word >> 12 & 15, word >> 16 & 31):

@@ -17,7 +17,6 @@ _PATIENCE = 255
 
 
 def sync_word(number: int) -> int:
-    """SYNC of this number."""
     return _SYNC | number << 12
 
 

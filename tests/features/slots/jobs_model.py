@@ -86,7 +86,6 @@ class JobTable:
 
     @property
     def slot(self) -> SlotState:
-        """State in this cycle."""
         soon = self._known and bool(self._due) and self._place >= max(self._frame.window, self._boundary)
         return SlotState(int(soon), self._starts, self._of, self._pair)
 
@@ -120,7 +119,6 @@ class RoomLaps:
         self.o: Message | None = None
 
     def ready(self, ready: int) -> int:
-        """Whether a word is taken."""
         return int((self.o is None or bool(ready)) and not self._due)
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0, room: int = 0,

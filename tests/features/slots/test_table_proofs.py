@@ -89,7 +89,6 @@ class FoldedRecords(wiring.Component):
         ]
 
         def place(rank):
-            """Place of a rank in the order of the lap."""
             return Mux(rank > self.rank, self.size, 0) + self.rank - rank
 
         def folded(rank):

@@ -19,7 +19,6 @@ TYPES = {**NARROW, **WIDE}
 
 
 def canonical(values, format):
-    """Bits of numbers, with one NaN."""
     exponent_bits, fraction_bits = format
     bits = values.view(np.uint8 if values.dtype.itemsize == 1 else np.uint16).astype(np.uint64)
     nan = (1 << exponent_bits + 1) - 1 << fraction_bits - 1

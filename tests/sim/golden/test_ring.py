@@ -19,7 +19,6 @@ def random_gradients(generator, nodes, length, density):
 
 
 def packet_words(values):
-    """A zero-value packet, counted word by word."""
     words = 3 + 1
     for start in range(0, len(values), 32):
         words += 1 + sum(1 for value in values[start:start + 32] if value & 0x7fff_ffff)

@@ -41,7 +41,6 @@ def make(kind, name=f"unit-{DIGEST}"):
 
 
 def clear(monkeypatch):
-    """The command line."""
     monkeypatch.setattr(sys, "argv", ["gradring", "cache", "clear"])
     with pytest.raises(SystemExit) as caught:
         cli.main()

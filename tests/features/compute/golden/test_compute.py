@@ -238,7 +238,6 @@ class TestRefusals:
         assert run(memories, END) == Outcome(EventStatus.OK, 0)
 
     def test_length_of_the_command(self, memories):
-        """Sizes that are the length are checked with it."""
         assert run(memories, product(m=0), END, length=56) == Outcome(EventStatus.BAD_INSTRUCTION, 0)
         assert run(memories, product(m=0, c=at(Place.GRADIENTS, 0)), END, length=5000) == Outcome(
             EventStatus.BAD_INSTRUCTION, 0)
