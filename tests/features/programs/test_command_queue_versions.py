@@ -10,7 +10,6 @@ from sim import regression
 from sim.streams import cycles
 from tests.features.programs.test_command_queue_programs import Bench, begin, command_queue, run_of
 from tests.hdl.control.programs import random_program
-from tests.hdl.control.test_command_queue import receive_events
 
 
 def layers_behind(generator, **changes):
@@ -35,13 +34,7 @@ async def weights_have_versions(dut):
     await begin(dut)
     bench = Bench(dut, 8)
     generator = random.Random(8)
-    received = []
-
-    async def receive():
-        while True:
-            received.extend(await receive_events(bench.events, 1))
-
-    cocotb.start_soon(receive())
+    received = bench.receive()
 
     async def play(passes, *, first, **changes):
         await bench.load(layers_behind(generator, **changes))
