@@ -98,8 +98,7 @@ class Player:
         self._ring.devices.write_register("MASK_THRESHOLD", threshold)
 
     def batch(self) -> None:
-        """Queue some commands, wait for all of them, and compare events and memories; a :class:`MismatchError` has
-        the seed, the batch, its commands, and the differences."""
+        """Queue some commands, wait for all, and compare events and memories; a :class:`MismatchError` says where."""
         choose = self._random
         self._batch += 1
         if self._batch % 8 == 0 or any(np.count_nonzero(~np.isfinite(golden.floats(memory))) > memory.size // 20

@@ -311,8 +311,7 @@ class Twins:
         return found
 
     def batch(self) -> None:
-        """Play some requests on both rings, and compare; a :class:`LeakError` has the seed and the batch, if
-        something has come out of the window, or into it."""
+        """Play some requests on both rings, and compare; a :class:`LeakError` has the seed and the batch."""
         self._batch += 1
         if self._batch % 5 == 0:
             self._begin()

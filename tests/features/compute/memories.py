@@ -114,8 +114,7 @@ def compare_accesses(asked, written, reads, writes, *, lanes, note):
 
 
 class Bench:
-    """A Verilated unit with memories of (rows, lanes), of which some outputs of one bit, the flags, and some streams
-    are watched. Responses come ``latency`` cycles after their requests: 2 to 5."""
+    """A Verilated unit with memories of (rows, lanes) that answer after ``latency`` cycles, and watched outputs."""
 
     def __init__(self, unit, *, rows, lanes, flags=FLAGS, watched=(), latency=LATENCY):
         self._component = WithMemories(unit, rows=rows, lanes=lanes, flags=flags, watched=watched, latency=latency)

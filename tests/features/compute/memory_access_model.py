@@ -1,5 +1,4 @@
-"""Golden model of every cycle of the compute engine's access to memories: :mod:`hdl.features.compute.memory_access`.
-"""
+"""Golden model of :mod:`hdl.features.compute.memory_access`, cycle by cycle."""
 
 import collections
 import dataclasses

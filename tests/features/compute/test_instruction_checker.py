@@ -1,6 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The check of instructions, against the golden model of lists, by the cycle:
-hdl/features/compute/instruction_checker.py."""
+"""The check of instructions against the golden model, by the cycle: hdl/features/compute/instruction_checker.py."""
 
 import numpy as np
 import pytest

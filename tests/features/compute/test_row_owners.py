@@ -154,8 +154,7 @@ def test_every_cycle(unit, kind):
 
 @pytest.mark.parametrize("window", [(1, 2), (2, 1), (0, 0), (0, 4)])
 def test_window(guarded, window):
-    """Rows of a window are those that its numbers are with; a row outside is stamped and compared never, whatever its
-    number is; and numbers stay with their rows when the window moves."""
+    """Only rows of the window are stamped and compared; numbers stay with their rows when the window moves."""
     seed = 10 * window[0] + window[1]
     generator = np.random.default_rng(seed)
     owners = Golden(ROWS)

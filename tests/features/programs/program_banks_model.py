@@ -62,8 +62,7 @@ class ProgramBanks:
         return self.banks[1 - self.bank]
 
     def answer(self, opcode: int, count: int, body: list[int]) -> tuple[Status, list[int]]:
-        """Status and payload of the response to a request of LOAD_PROGRAM, EDIT or RUN, with ``count`` in its
-        header and these words behind it."""
+        """Status and payload of the response to LOAD_PROGRAM, EDIT or RUN with this ``count`` and body."""
         if opcode == Opcode.LOAD_PROGRAM:
             return self._load(count, body)
         words = {Opcode.EDIT: EDIT_WORDS, Opcode.RUN: RUN_WORDS}[Opcode(opcode)]

@@ -29,8 +29,7 @@ def layers_behind(generator, **changes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def weights_have_versions(dut):
-    """Each command of two layers, the first of which is one update behind, finds the version that its pass says, and
-    the trace has it; one that would find another is not started, and ends the run."""
+    """Commands of two layers find the version that their pass needs; one that would find another ends the run."""
     await begin(dut)
     bench = Bench(dut, 8)
     generator = random.Random(8)

@@ -1,6 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The transmitter of control words alone, in lockstep with the model of the one that has packets as well:
-hdl/features/replay/control_transmitter.py."""
+"""Control words alone, in lockstep with the model of both: hdl/features/replay/control_transmitter.py."""
 
 import random
 

@@ -39,8 +39,7 @@ def test_reset(unit):
 
 
 def test_any_words(unit):
-    """Words that no transmitter sends: right and wrong checks and numbers, RESTARTs at random, also such as lead
-    ahead or are only like one, packets without credit and too long ones."""
+    """Words that no transmitter sends: any checks, numbers and RESTARTs, and packets without credit or too long."""
     generator = random.Random(7)
     play = Play([], faults=lambda cycle: lambda word, line: (any_word(), line),
                 takes=lambda: generator.random() < .5, control_takes=lambda: generator.random() < .5)

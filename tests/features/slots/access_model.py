@@ -15,8 +15,7 @@ Beat = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """Outputs of a cycle: words to the port and of the answer, and whether requests and the port's words are
-    taken."""
+    """Outputs of a cycle: words to the port and of the answer, and whether the request and the port are taken."""
 
     port: Beat | None
     answer: Beat | None

@@ -180,8 +180,7 @@ class JobPath:
     def step(self, *, came: Wires = _IDLE, own: Wires = _IDLE, line: int = 0, slot: SlotState = _NO_SLOT,
              coming: SlotState = _NO_SLOT, job: int = 0, wraps: int = 0, goes: int = 1, flush: int = 0,
              clear: int = 0, entering: tuple[int, int] | None = None) -> None:
-        """One cycle, with what comes, what the transmitter sends, the level of the receiver's line, both slots, and
-        the word of a packet that is to be kept."""
+        """One cycle, with the wires, the line, both slots, and the word of a packet that is to be kept."""
         packet = (came.data, came.last) if came.valid and not came.kind else None
         self._into = 0 if coming.starts else self._into + 1
         self._from = 0 if slot.starts else self._from + 1

@@ -1,6 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Messages between the slots, the host and the host port of a node, against their golden model:
-hdl/features/slots/messages.py."""
+"""Messages between slots, host and host port against their golden model: hdl/features/slots/messages.py."""
 
 import random
 
@@ -180,8 +179,7 @@ def test_malformed(unit, damage):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(unit, seed):
-    """Every port in every cycle, with requests and answers of all lengths, stalls, resets, and messages that no host
-    sends; for two seeds with a port that answers when it is not asked."""
+    """Every port in every cycle, with requests, answers, stalls, resets and wild messages; half with a wild port."""
     generator, node = random.Random(seed), Node((0, 3, 9, 0)[seed])
     host, port, heard, seen, asked = [], [], [], set(), 0
     node.wild = seed > 1

@@ -81,8 +81,7 @@ def pulse(cycles, at):
 
 @pytest.mark.parametrize("hops", range(1, NODES))
 def test_hops(unit, hops):
-    """A packet of 268 words over so many hops of 16 cycles: 3 to the wires, 3 in the receiver, 1 for each node that
-    it passes."""
+    """A packet of 268 words over hops of 16 cycles: 3 to the wires, 3 in the receiver, 1 for each node passed."""
     assert LONGEST == 268
     cycles, start = 1200, 400
     rows = {"direct": 1, "on_0": pulse(cycles, 3), "starts_0": pulse(cycles, start), "mode_0": 1,

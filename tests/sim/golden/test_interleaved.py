@@ -35,8 +35,7 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8, 16])
 def test_distances(nodes):
-    """Packets that are passed on have come two before, and new weights have three slots, wherever there are two
-    segments to take in turn."""
+    """Packets passed on arrived two before, and new weights have three slots, where two segments alternate."""
     for segments in range(1, 9):
         for scatter, gather in ((nodes - 1, nodes - 1), (nodes - 1, 0), (0, nodes - 1)):
             packets = order(segments, scatter, gather)
@@ -100,8 +99,7 @@ class TestCycles:
         assert one.cycles > (268 + 4) * steps
 
     def test_other_order(self):
-        """Without the option a packet that is passed on is not whole at the next slot, but on two nodes, where none
-        is."""
+        """Without the option a packet that is passed on is not whole at the next slot, except on two nodes."""
         for nodes in (4, 8):
             found = slot_cycles(16384, nodes, interleaves=False)
             assert found.cycles > 1.65 * MEASURED[16384, nodes]

@@ -26,8 +26,7 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 16])
 def test_packets(nodes):
-    """Packets that a rank sends are those that its successor receives, in one order; the owner's link has gathers
-    alone, and the one to it sums alone; every link has each segment once in either phase otherwise."""
+    """Packets that a rank sends are those that its successor receives; the owner's links carry one phase each."""
     for owner in range(nodes):
         every = [one_owner.packets(6, nodes, owner, rank) for rank in range(nodes)]
         for rank, (sent, _) in enumerate(every):

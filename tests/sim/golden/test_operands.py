@@ -74,8 +74,7 @@ def dot_product(left, right, tensor_scale):
 @pytest.mark.parametrize(("tensor_scale", "seed", "pairs"), [
     (1.0, 1, 5500), (2.0**-8, 2, 400), (2.0**-60, 3, 400), (2.0**60, 4, 400)])
 def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
-    """107,200 products of 214,400 elements in all, in exact fractions: a dot product is one number of binary32, and
-    not rounded; at both ends of binary32 it is a zero or an infinity. With a tensor scale of 1 no end is reached."""
+    """A dot product is one number of binary32, not rounded, or at its ends zero or infinity: in exact fractions."""
     model = NVFP4(tensor_scale=tensor_scale)
     left = blocks_of(seed, pairs, tensor_scale)
     right = np.random.default_rng(seed).permutation(left)

@@ -272,8 +272,7 @@ class TestFusedUpdate:
 
     @pytest.mark.parametrize("rule", [optimizer.Rule.MOMENTUM, optimizer.Rule.ADAM])
     def test_packed_state_is_rounded_after_the_update(self, rule):
-        """The new weights are those of unpacked state; the new state is the nearest bfloat16, and what the rule does
-        not use stays as it is."""
+        """New weights are those of unpacked state; new state is the nearest bfloat16; unused planes are unchanged."""
         generator = np.random.default_rng(9)
         gradients = random_gradients(generator, 2, 333, density=0.9)
         weights, first, second = (ring.bits(np.abs(generator.standard_normal(333))) for _ in range(3))

@@ -218,8 +218,7 @@ class TestCrossEntropy:
 
 class TestRefusals:
     def test_nothing_is_written(self, memories):
-        """A wrong instruction behind a good one ends the command before either runs; test_instruction_checker.py has
-        all that makes one wrong."""
+        """A wrong instruction after a good one ends the command before either runs."""
         listed = np.concatenate([product(), loss(function=1), END])
         memories[Place.ACTIVATIONS][LIST:LIST + len(listed)] = listed
         before = copied(memories)

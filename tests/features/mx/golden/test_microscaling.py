@@ -120,8 +120,7 @@ def test_blocks_are_those_of_ml_dtypes(element):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_scales_rounded_up(element):
-    """100,000 numbers and more, as above, below 2^127: the scale is the lowest power of two below which the largest
-    number of the block is none above the format's, so nothing saturates."""
+    """The scale is the lowest power of two with which the block's largest number does not saturate, up to 2^127."""
     codec, dtype = Microscaling(element=element, scale=Scale.UP), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
     generator = np.random.default_rng(2)
