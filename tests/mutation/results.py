@@ -16,15 +16,7 @@ _OTHERS = ("sim/verilated/*.cpp", "sim/verilated/*.h", "constraints.txt", "pypro
 
 
 def dependencies(tree: Path, files: Iterable[str]) -> list[Path]:
-    """List the files, and all modules of the tree that they import, directly or not, in order of their names.
-
-    Parameters
-    ----------
-    tree : Path
-        Root of the tree.
-    files : iterable of str
-        Paths from the root.
-    """
+    """List files, by paths from the root, and all modules of the tree that they import, directly or not, by name."""
     found: set[Path] = set()
     waiting = [tree / file for file in files]
     while waiting:
@@ -60,13 +52,7 @@ def digest(tree: Path, files: Iterable[Path], *more: str) -> str:
 
 
 class Store:
-    """Store of results on disk, with one JSON file for each.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the files, made if it is missing.
-    """
+    """Store of results on disk, with one JSON file for each in a folder that is made if it is missing."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

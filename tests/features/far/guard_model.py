@@ -1,7 +1,4 @@
-"""Golden model of the guard at a far port, cycle by cycle.
-
-Mirrors :mod:`hdl.features.far.guard`. Rows are those of the engine, or of the far memory.
-"""
+"""Golden model of :mod:`hdl.features.far.guard`, cycle by cycle; rows are the engine's, or the far memory's."""
 
 import dataclasses
 

@@ -1,7 +1,4 @@
-"""Golden model of memories that are in a far memory: every port of them, cycle by cycle.
-
-Mirrors :mod:`hdl.features.far.memories`.
-"""
+"""Golden model of :mod:`hdl.features.far.memories`, every port of them, cycle by cycle."""
 
 import collections
 import dataclasses

@@ -1,7 +1,4 @@
-"""Golden model of a link's return line: messages, and both of its ends cycle by cycle.
-
-Mirrors :mod:`hdl.features.replay.line`.
-"""
+"""Golden model of both ends of a link's return line, :mod:`hdl.features.replay.line`, cycle by cycle."""
 
 import dataclasses
 

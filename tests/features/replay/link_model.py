@@ -1,8 +1,6 @@
-"""Golden model of a link that repeats words, every cycle of both ends.
+"""Golden model of both ends of a link that repeats words, by the protocol of docs/ring/replay.md, cycle by cycle.
 
-Mirrors :mod:`hdl.features.replay.transmitter` and :mod:`hdl.features.replay.receiver`; docs/ring/replay.md has the
-protocol. The attributes of an end are what its ports show in this cycle; ``step`` takes the inputs of this cycle and
-goes on to the next one.
+The attributes of an end are what its ports show in a cycle; ``step`` takes the inputs of the cycle and advances.
 """
 
 import collections

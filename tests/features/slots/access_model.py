@@ -1,8 +1,4 @@
-"""Golden models of what a node with messages has beside their gate, cycle by cycle: the keeper of answers, and the
-relay of places.
-
-Mirrors hdl/features/slots/access.py and place.py; docs/ring/messages.md has the rules.
-"""
+"""Golden models of hdl/features/slots/access.py and place.py, cycle by cycle; docs/ring/messages.md has the rules."""
 
 import dataclasses
 

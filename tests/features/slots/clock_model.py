@@ -1,7 +1,6 @@
-"""Golden model of the clock of a node and of the SYNCs that set it, cycle by cycle.
+"""Golden model of :mod:`hdl.features.slots.clock`, with the messages of docs/ring/time.md, cycle by cycle.
 
-Mirrors :mod:`hdl.features.slots.clock`; docs/ring/time.md has the messages. What the unit shows in a cycle are the
-attributes of :class:`Clock`; ``step`` takes the inputs of the cycle and goes on to the next one.
+The attributes of :class:`Clock` are what the unit shows in a cycle; ``step`` takes its inputs and advances.
 """
 
 import dataclasses

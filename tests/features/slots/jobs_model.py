@@ -1,7 +1,4 @@
-"""Golden models of two jobs on one ring, cycle by cycle: slots by TIME alone, room of each job, the way of packets.
-
-Mirrors hdl/features/slots/job_*.py; docs/ring/two_jobs.md has the rules.
-"""
+"""Golden models of hdl/features/slots/job_*.py, cycle by cycle, by the rules of docs/ring/two_jobs.md."""
 
 import dataclasses
 
