@@ -18,8 +18,8 @@ _BUILT, _SHARED = ("regression", "verilated", "verilog", "formal"), "runtime-"
 class Worker:
     """Copy of the tree, and the process that runs mutants in it.
 
-    The working tree is never touched. The copy is in the first subfolder of ``folder`` that no other run uses. Earlier
-    builds in it are kept; cache entries that only mutants have built are removed.
+    The working tree is never touched. The copy is in the first subfolder of ``folder`` that no other run uses, where
+    earlier builds are kept; cache entries that only mutants have built are removed.
     """
 
     def __init__(self, tree: Path, folder: Path) -> None:

@@ -264,20 +264,10 @@ class Player:
                                     f"{details[node]}")
 
 
-@contextlib.contextmanager
-def playing(library: Library, *, nodes: int, seed: int) -> Iterator[Player]:
-    """Context manager for a player whose simulation is freed at the end."""
-    player = Player(library, nodes=nodes, seed=seed)
-    try:
-        yield player
-    finally:
-        player.close()
-
-
 def play_part(library: Library, nodes: int, seed: int, count: int) -> dict[str, Any]:
     """Play at least ``count`` pairs, or up to the first difference, and return a summary."""
     began = time.process_time()
-    with playing(library, nodes=nodes, seed=seed) as player:
+    with contextlib.closing(Player(library, nodes=nodes, seed=seed)) as player:
         difference = ""
         try:
             while player.pairs < count:

@@ -9,7 +9,7 @@ from hdl.features.replay.receiver import ReplayReceiver
 from sim.verilated.vectors import Unit
 from tests.features.replay.check_model import word_check
 from tests.features.replay.link_model import Word, restart_word
-from tests.features.replay.play import Play, assert_lockstep, random_play
+from tests.features.replay.play import Play, assert_lockstep, random_play, reset_plays
 from tests.refusals import refused
 
 
@@ -31,10 +31,7 @@ def test_latency(unit):
 
 
 def test_reset(unit):
-    for moment in range(1, 300, 23):
-        play = random_play(moment, resets=lambda cycle, moment=moment: moment <= cycle < moment + 3)
-        for _ in range(900):
-            play.step()
+    for play in reset_plays(range(1, 300, 23), 900):
         assert_lockstep(unit, play, "r_")
 
 

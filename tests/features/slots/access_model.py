@@ -1,4 +1,4 @@
-"""Golden models of hdl/features/slots/access.py and place.py, cycle by cycle; docs/ring/messages.md has the rules."""
+"""Golden models of hdl/features/slots/access.py and place.py by the rules of docs/ring/messages.md."""
 
 import dataclasses
 
