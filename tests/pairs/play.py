@@ -38,8 +38,7 @@ class MismatchError(AssertionError):
 
 
 class Player:
-    """Player of batches of commands on one ring, of :data:`tests.pairs.generator.CONFIG`, each of which starts from
-    the memories that the previous one left. All choices follow from the seed."""
+    """Player of batches of commands on one ring, each from the memories that the last one left, by the seed."""
 
     def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
         self.nodes = nodes

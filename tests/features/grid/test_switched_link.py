@@ -223,9 +223,7 @@ PLANS = [("", Shape.FLAT), ("node3", Shape.FLAT), ("node0", Shape.FLAT), ("card1
 
 @pytest.mark.parametrize(("disabled", "shape"), PLANS)
 def test_packets_follow_rings(either, disabled, shape):
-    """Each node has the packets of the node before it, whatever lies between them. Ports that are off stand still, as
-    does what leads back from ports that nobody listens to. In two dimensions, rings of rows and columns take turns,
-    and some nodes are a phase ahead."""
+    """Each node has the packets of the node before it in its ring, through any others; unused ports stand still."""
     generator = np.random.default_rng(len(disabled) + 10 * len(shape.value))
     plan = Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
     either.switch(plan)

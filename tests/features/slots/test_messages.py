@@ -83,8 +83,7 @@ def test_header():
 
 
 def test_check():
-    """One or two wrong bits of a message are found for certain, as is whatever is wrong in one word: the check is a
-    sum of one number for each wrong bit, and no two of these are the same, and those of a word are independent."""
+    """The numbers of wrong bits differ, and are independent within a word: two bits, or any one word, are found."""
     numbers = [check_of([1 << bit, *[0] * behind]) for behind in range(66) for bit in range(32)]
     assert len({*numbers, 0}) == 66 * 32 + 1
     rows, rank = numbers[:32], 0

@@ -236,8 +236,7 @@ class Player:
 @pytest.mark.parametrize("messages", [False, True])
 @pytest.mark.parametrize("slots", [0, 1, 4, 16])
 def test_slots(table_units, slots, messages):
-    """Slots begin ``gap`` cycles behind a TIME that is set, in the cycles that the table names, a cycle behind TIME,
-    and end the same way; and so do those of a second table, without another time."""
+    """Slots of two tables begin and end when the table says, ``gap`` cycles after TIME is set or after the last."""
     node = Player(2, messages)
     start = (1 << 16) - 500
     table = Table(slots, 268, 1, 1)

@@ -101,9 +101,7 @@ def test_hops(unit, hops):
 @pytest.mark.parametrize(("wire", "lean"), [([16], 0), ([1], 0), ([16, 3, 40, 9], 0), ([16], 12)])
 @pytest.mark.parametrize("slots", [0, 3, 16])
 def test_superframes(unit, wire, slots, lean):
-    """Every node sends in every slot, each packet as long as the slot allows, and messages go over seven hops: no
-    word is lost, and each message ends in the cycle that the table names. ``lean`` is an error of TIME for each link,
-    as latencies that differ forward and back make it: it does no harm."""
+    """No word of full slots is lost, with an error ``lean`` of TIME per link; messages end when the table says."""
     cycles, generator = 8_000, np.random.default_rng(slots + lean + len(wire))
     table = Table(slots, LONGEST, 0, 0)
     ways = np.cumsum([0, *(wire[n % len(wire)] + 1 for n in range(NODES - 1))])

@@ -162,9 +162,7 @@ def test_unequal(unit, forward, back):
 
 @pytest.mark.parametrize("link", [0, 1, 2])
 def test_damage(unit, link):
-    """A SYNC that was damaged, or that waits for the repetition of a word before it, sets nothing: nodes behind that
-    link keep the TIME that they have, or have none until the next SYNC. No SYNC sets a wrong one, wherever a word was
-    damaged."""
+    """A SYNC that is damaged or waits for a repetition sets nothing: no node ever gets a wrong TIME."""
     size, cycles, set_by_first = 4, 9_000, set()
     for at in range(4096, 4096 + 168, 8):
         damage = np.zeros(cycles, np.uint64)

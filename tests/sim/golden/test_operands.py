@@ -12,10 +12,7 @@ from sim.golden.features.bf16.operands import bfloat16
 from sim.golden.features.block_operands.operands import block_numbers, block_terms
 from sim.golden.features.nvfp4.nvfp4 import NVFP4
 from tests.features.nvfp4.golden.test_nvfp4 import blocks_of, defined
-
-
-def bits(value):
-    return np.float32(value).view(np.uint32)
+from tests.words import bits_of
 
 
 @pytest.mark.parametrize(("given", "wanted"), [
@@ -23,7 +20,7 @@ def bits(value):
     (2.0**-126, 2.0**-126), (2.0**-127, 0.0), (-(2.0**-130), -0.0), (3.4e38, np.inf), (-np.inf, -np.inf),
     (2.0**-126 * (1 - 2**-9), 2.0**-126), (2.0**-126 * (1 - 2**-7), 0.0)])
 def test_bfloat16(given, wanted):
-    assert bfloat16(bits(given)) == bits(wanted)
+    assert bfloat16(bits_of(given)) == bits_of(wanted)
 
 
 def test_bfloat16_is_the_librarys():
@@ -78,7 +75,7 @@ def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
     model = NVFP4(tensor_scale=tensor_scale)
     left = blocks_of(seed, pairs, tensor_scale)
     right = np.random.default_rng(seed).permutation(left)
-    (rows, row_scales), (columns, column_scales) = (block_terms(model, bits(x)) for x in (left, right))
+    (rows, row_scales), (columns, column_scales) = (block_terms(model, bits_of(x)) for x in (left, right))
     totals = np.einsum("pbk,pbk->pb", rows, columns)
     found = block_numbers(model, totals, row_scales, column_scales)[:, 0]
     ends = {"zero": 0, "infinity": 0}

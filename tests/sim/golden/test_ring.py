@@ -10,6 +10,7 @@ from tests.refusals import refuses
 
 SIZES = [1, 2, 3, 4, 5, 8, 16]
 LENGTHS = [0, 1, 31, 32, 33, 100, 511, 1000]
+SGD = ring.settings(optimizer.Rule.SGD, gradient_scale=1, learning_rate=0.1)
 
 
 def random_gradients(generator, nodes, length, density):
@@ -266,8 +267,7 @@ class TestFusedUpdate:
     def test_dense_bound(self, nodes):
         gradients = ring.bits(np.ones((nodes, 16384)))
         zeros = np.zeros(16384, dtype=np.uint32)
-        settings = ring.settings(optimizer.Rule.SGD, gradient_scale=1, learning_rate=0.1)
-        traffic = ring.fused_update(gradients, zeros, [], settings).traffic
+        traffic = ring.fused_update(gradients, zeros, [], SGD).traffic
         assert traffic.bound == (nodes - 1) * 16384 // nodes * 65 // 32
 
     @pytest.mark.parametrize("rule", [optimizer.Rule.MOMENTUM, optimizer.Rule.ADAM])
@@ -335,8 +335,7 @@ class TestWeightCodecs:
     def test_dense_bound(self, name, words):
         """Nine bits of 32 for each element; and with four lanes, no segment takes fewer than 64 cycles."""
         gradients = ring.bits(np.ones((4, 16384)))
-        settings = ring.settings(optimizer.Rule.SGD, gradient_scale=1, learning_rate=0.1)
-        traffic = ring.fused_update(gradients, gradients[0], [], settings, weight_codec=WEIGHT_CODECS[name]).traffic
+        traffic = ring.fused_update(gradients, gradients[0], [], SGD, weight_codec=WEIGHT_CODECS[name]).traffic
         assert traffic.scatter_bound == 3 * 16 * 264
         assert traffic.bound == 3 * 16 * (264 + words)
 
@@ -411,9 +410,8 @@ class TestGradientCodecs:
     def test_dense_bound(self, name, words):
         """No segment takes fewer than 64 cycles with four lanes."""
         gradients = ring.bits(np.ones((4, 16384)))
-        settings = ring.settings(optimizer.Rule.SGD, gradient_scale=1, learning_rate=0.1)
         options = {"gradient_codec": GRADIENT_CODECS[name], "residuals": np.zeros_like(gradients)}
-        traffic = ring.fused_update(gradients, gradients[0], [], settings, **options).traffic
+        traffic = ring.fused_update(gradients, gradients[0], [], SGD, **options).traffic
         assert traffic.scatter_bound == 3 * 16 * words
         assert traffic.bound == 3 * 16 * (words + 256)
         assert ring.all_reduce(gradients, **options)[1].bound == 2 * 3 * 16 * words
