@@ -115,9 +115,7 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
 
 def play_part(name: str, nodes: int, seed: int, count: int, *, remote: bool = False,
               faults: float = 0) -> dict[str, Any]:
-    """Play programs on a ring of :data:`tests.host.rings.CONFIGS`, up to the first difference; return a summary.
-    Commands wait for those of other nodes as well if they are ``remote``; ``faults`` is the probability of one for
-    each link and cycle."""
+    """Play programs, with ``remote`` waits for other nodes, up to the first difference; return a summary."""
     began = time.process_time()
     config = rings.CONFIGS[name]
     summary: dict[str, Any] = {"ring": name, "nodes": nodes, "seed": seed, "programs": 0, "commands": 0, "words": 0,

@@ -157,8 +157,7 @@ def _drive(generator, kind, codec, lanes, words, count=250, cut=0.3):
 
 
 def _model(unit, drawn, willing, ready):
-    """A packer offers words a cycle after the beat that completes them; an unpacker takes words when a beat needs
-    bits of them, offers it a cycle later, and reports the first beat of a packet that lacks some."""
+    """A packer offers words a cycle after their last beat, an unpacker beats a cycle after their words."""
     count, packets, wanted = drawn
     feed, output = stream.Feed(count, willing["i"]), stream.Output(ready["o"])
     errors, now = np.zeros(output.end + 2, bool), -1

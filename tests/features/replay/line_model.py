@@ -81,8 +81,7 @@ class Listener:
         self._other: int | None = None  # bits that have come by the other line in its message
 
     def step(self, line: int, lost: bool, swap: bool = False) -> None:
-        """One cycle; ``lost``: the message just complete was not the first one, after all. ``swap``: from the next
-        cycle on, the line is the other one."""
+        """One cycle; ``lost``: the message just complete was not the first; ``swap``: the other line follows."""
         if self._other is not None:
             self._other = (self._other + 1) % MESSAGE
         self._step(line, lost)

@@ -26,13 +26,12 @@ def follow_words(number: int, time: int, rounds: int) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """State of the link to the successor in a cycle: a SYNC is on its wires for the first time; a word is repeated,
-    or a RESTART is there; all words have arrived; the round trip of its wires."""
+    """State of the link to the successor in a cycle."""
 
-    departed: int = 0
-    repaired: int = 0
-    settled: int = 1
-    round: int = 0
+    departed: int = 0  # a SYNC is on its wires for the first time
+    repaired: int = 0  # a word is repeated, or a RESTART is there
+    settled: int = 1  # all words have arrived
+    round: int = 0  # round trip of its wires
 
 
 class Departures:

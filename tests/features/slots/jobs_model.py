@@ -46,13 +46,12 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class SlotState:
-    """State of a node in a cycle: a slot begins in the next one, or in this one; the job that it is of, if there is
-    one; and the number of its pair."""
+    """State of a node in a cycle."""
 
-    soon: int = 0
-    starts: int = 0
-    of: int | None = None
-    pair: int = 0
+    soon: int = 0  # a slot begins in the next cycle
+    starts: int = 0  # a slot begins in this one
+    of: int | None = None  # job of the slot, if there is one
+    pair: int = 0  # its number
 
     def bits(self, job: int) -> int:
         """As the unit of a node of this job shows it."""

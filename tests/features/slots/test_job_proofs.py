@@ -81,8 +81,7 @@ class RoomsApart(wiring.Component):
 
 
 class Slots(wiring.Component):
-    """Base of specifications of paths: slots as the solver likes, of one job or the other, none shorter than a packet
-    and some cycles, and the word that enters."""
+    """Base of specifications of paths: slots as the solver likes, none shorter than a packet, and the next word."""
 
     starts: In(1)
     drives: In(1)
