@@ -17,18 +17,10 @@ OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--n
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """A page that was loaded.
+    """A page that was loaded."""
 
-    Members
-    -------
-    text : str
-        Its HTML, after its scripts have run.
-    messages : list of str
-        Lines of the browser's console.
-    """
-
-    text: str
-    messages: list[str]
+    text: str  # its HTML, after its scripts have run
+    messages: list[str]  # lines of the browser's console
 
 
 def needed():

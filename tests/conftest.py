@@ -20,9 +20,7 @@ _LARGE = ("host", "pairs", "programs", "hdl/ring/test_collective.py", "hdl/test_
 
 
 def pytest_collection_modifyitems(config, items):
-    """Among several workers, what is large comes first: one of them begins with it, the other ones take small units,
-    and help where the first has not come to yet. What is left for the end is short. One process keeps the order that
-    it was given."""
+    """Among several workers, large tests come first and small ones fill the end; one process keeps its order."""
     if hasattr(config, "workerinput"):
         here = Path(__file__).parent
         items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(_LARGE))

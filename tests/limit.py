@@ -57,8 +57,7 @@ def first_cases(names: list[str], seed: str) -> set[str]:
 
 
 def arranged(names: list[str], seed: str, workers: int) -> list[int]:
-    """Numbers of tests in the order of a run with a limit. The order has a part for each worker, in which first cases
-    precede all others; the others are ordered by file."""
+    """Numbers of tests in a run with a limit: a part for each worker, its first cases first, the rest by file."""
     first = first_cases(names, seed)
     begin = [number for number, name in enumerate(names) if name in first]
     files = list(dict.fromkeys(name.partition("::")[0] for name in names))

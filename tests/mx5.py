@@ -1,5 +1,4 @@
-"""A format that only tests know, added as docs/compression/adding-a-format.md says: MX5, with three mantissa bits
-below the exponents of MX9, MX6 and MX4."""
+"""A format that only tests know, MX5 with three mantissa bits: docs/compression/adding-a-format.md."""
 
 import contextlib
 from unittest import mock

@@ -123,8 +123,7 @@ NODES, LENGTH, SEGMENT = 4, 1024, 256
 
 
 def golden_packets():
-    """Elements of the packets of the fused update that is in the waveform: by link, codec, block and segment, those
-    of scatter-reduce, and of all-gather."""
+    """Elements of the waveform's fused update by link, codec, block and segment: scatter-reduce and all-gather."""
     generator = np.random.default_rng(0)
     gradients = generator.standard_normal((NODES, LENGTH)).astype(np.float32)
     gradients[generator.random((NODES, LENGTH)) < 0.5] = 0

@@ -133,8 +133,7 @@ def mean(shares: Vector) -> tuple[Vector, int | None]:
 
 
 def test_quick_start(wheel, tmp_path):
-    """In an environment of its own, with the least numpy of the range, outside of the clone, in a project that has
-    packages of the same names; and types as mypy sees them there."""
+    """In its own environment outside of the clone, with the oldest numpy, among packages of the same names."""
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment" / "bin" / "python"
     # A node's Verilog has the versions of Amaranth and Yosys in its digest: with those, no library is built anew.

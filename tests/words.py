@@ -14,10 +14,8 @@ def values_of(bits):
 
 
 def words(*values):
-    """The given words, as uint32."""
     return np.array(values, np.uint32)
 
 
 def random_words(count, seed=1):
-    """Random words of 32 bits, as uint32."""
     return np.random.default_rng(seed).integers(0, 1 << 32, count, dtype=np.uint32)

@@ -132,16 +132,12 @@ def test_unknown_option(capsys):
     assert capsys.readouterr().err == "error: Option of Queue must be one of shape, depth, block, not 'width'\n"
 
 
-def test_breakdown_is_for_counts(capsys):
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--breakdown"], "--breakdown is for --count"), (["--set", "depth"], "option must be NAME=NUMBER, not 'depth'")])
+def test_wrong_usage(arguments, message, capsys):
     with pytest.raises(SystemExit):
-        synth.main(["--unit", "stream.queue", "--breakdown"])
-    assert "--breakdown is for --count" in capsys.readouterr().err
-
-
-def test_malformed_option(capsys):
-    with pytest.raises(SystemExit):
-        synth.main(["--unit", "stream.queue", "--set", "depth"])
-    assert "option must be NAME=NUMBER, not 'depth'" in capsys.readouterr().err
+        synth.main(["--unit", "stream.queue", *arguments])
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

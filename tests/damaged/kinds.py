@@ -48,8 +48,6 @@ KEY = bytes(range(32))
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of files."""
-
     name: str  # of the file
     write: Callable[[Path], object]  # writes a whole file
     read: Callable[[Path], Any]  # reads it as a command does

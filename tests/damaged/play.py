@@ -24,8 +24,6 @@ LARGE = 4 << 30
 
 @dataclasses.dataclass
 class Outcome:
-    """Outcome of the files of a kind."""
-
     files: int = 0
     refused: int = 0  # in a line
     taken: int = 0  # as they are, or as if there were none

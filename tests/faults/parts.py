@@ -15,12 +15,10 @@ Part = tuple[int, int, bool, int, int]  # kind, latency, stalls, faults, seed
 
 @functools.cache
 def link() -> FaultyLink:
-    """The link of this process."""
     return FaultyLink()
 
 
 def play_part(part: Part) -> dict[str, Any]:
-    """Play one part."""
     kind, latency, stalls, faults, seed = part
     found = link().run(Fault(kind), latency=latency, faults=faults, seed=seed, stalls=stalls)
     return {"kind": Fault(kind).name, "latency": latency, "stalls": stalls, "seed": seed, **found}

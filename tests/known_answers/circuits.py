@@ -74,13 +74,7 @@ _FEATURES = {"quantization": Quantization, "restorable": SettableVersion, "throt
 
 
 def _one_of(options: dict[str, Any], *kinds: str) -> str | None:
-    """The only one of some options that is on, or None.
-
-    Raises
-    ------
-    ValueError
-        Several are on, which have types that exclude each other.
-    """
+    """The only one of some options that is on, or None; ``ValueError`` if several are, which exclude each other."""
     chosen = [kind for kind in kinds if options.get(kind)]
     if len(chosen) > 1:
         raise ValueError(f"Options must be one of {', '.join(kinds)}, not {' and '.join(chosen)}")
@@ -88,7 +82,6 @@ def _one_of(options: dict[str, Any], *kinds: str) -> str | None:
 
 
 def _link(options: dict[str, Any], fields: dict[str, Any]) -> Any:
-    """Link of a node with these options."""
     if _one_of(options, "slots") is None and (options.get("messages") or options.get("jobs", 1) > 1):
         raise ValueError("Options messages and jobs must have slots")
     if not options.get("slots"):
@@ -101,7 +94,6 @@ def _link(options: dict[str, Any], fields: dict[str, Any]) -> Any:
 
 
 def _role(options: dict[str, Any]) -> Any:
-    """Role of a node with these options."""
     formats = {"broadcast_formats": True} if options.get("fetch_formats") else {}
     kind = options.get("role", "node")
     chosen = _one_of(options | {"role": kind != "node"}, "role", "one_owner", "interleaved")
@@ -113,13 +105,7 @@ def _role(options: dict[str, Any]) -> Any:
 
 
 def node_config(options: dict[str, Any]) -> Configuration:
-    """The configuration that has these options, by their names in answers.json.
-
-    Raises
-    ------
-    ValueError
-        No node has them.
-    """
+    """The configuration with these options of answers.json; ``ValueError`` if no node has them."""
     parts = {name: {field: options[option] for option, field in fields.items() if option in options}
              for name, fields in _FIELDS.items()}
     engines = {"masking": options.get("masking", True), "sparsify": options.get("error_feedback", True)}

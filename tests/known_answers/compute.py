@@ -26,13 +26,7 @@ def kept() -> dict[str, Any]:
 
 
 def run(name: str, folder: Path) -> Any:
-    """Answer of a run, whose files are written to ``folder``.
-
-    Raises
-    ------
-    RuntimeError
-        The command fails; the message has its output.
-    """
+    """Answer of a run, with its files in ``folder``; ``RuntimeError`` with the output if the command fails."""
     weights = folder / "weights.txt"
     process = subprocess.run([sys.executable, "-m", "gradring", *runs.command(name, folder)], cwd=_ROOT, text=True,
                              capture_output=True, timeout=_TIMEOUT, check=False,
@@ -55,7 +49,6 @@ def trained_by_gloo(folder: Path) -> str:
 
 
 def board(name: str) -> dict[str, Any]:
-    """Circuit of a board's nodes."""
     return circuits.digest(circuits.board_nodes()[name])
 
 

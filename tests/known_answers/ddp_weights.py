@@ -1,5 +1,4 @@
-"""Runs examples/pytorch_ddp.py, whose rank 0 then writes a digest of the trained weights to the file named by the
-environment variable WEIGHTS; with the ring and with gloo."""
+"""Runs examples/pytorch_ddp.py, whose rank 0 writes a digest of the trained weights to the file named in WEIGHTS."""
 
 import hashlib
 import os

@@ -133,7 +133,6 @@ class _Graph:
         return np.flatnonzero(seen)
 
     def rounds(self) -> Iterator[_Labels]:
-        """Labels of all cells, round by round."""
         with np.errstate(over="ignore"):
             places = _mixed((self.place.astype(np.uint64) << np.uint64(32)) + self.bit.astype(np.uint64))
             order = np.argsort(self.reader, kind="stable")

@@ -97,7 +97,6 @@ def _relay(folder: Path) -> Answer:
 
 
 def _jobs(folder: Path) -> Answer:
-    """Answer of two runs on one ring."""
     answers = {}
     for job in sorted(folder.glob("job-*")):
         report = _report(job)

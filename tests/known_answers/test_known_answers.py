@@ -20,7 +20,6 @@ def test_runs(name, tmp_path):
 
 
 def test_circuit():
-    """The circuit of the 16-bit node is as it was kept."""
     assert compute.board("icebreaker") == compute.kept()["boards"]["icebreaker"]
 
 

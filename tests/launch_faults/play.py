@@ -42,50 +42,25 @@ KINDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fault.
+    """A fault."""
 
-    Members
-    -------
-    kind, way : str
-        Keys of :data:`KINDS`.
-    ranks, rank : int
-        Ranks, and the one that is concerned.
-    step : int
-        Sum amid which it happens.
-    delay : float
-        Seconds from the beginning of that sum.
-    seed : int
-    """
-
-    kind: str
+    kind: str  # a key of :data:`KINDS`, and one of these
     way: str
     ranks: int
-    rank: int
-    step: int
-    delay: float
+    rank: int  # the one that is concerned
+    step: int  # sum amid which it happens
+    delay: float  # seconds from the beginning of that sum
     seed: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Outcome of a fault.
+    """Outcome of a fault."""
 
-    Members
-    -------
-    code : int
-        Exit code of the launcher.
-    seconds : float
-        Seconds from the fault to the end of the launcher and of all ranks.
-    wrong : list of str
-        Everything that must not be so.
-    text : str
-        Everything that was printed.
-    """
-
-    code: int
-    seconds: float
-    wrong: list[str]
-    text: str
+    code: int  # exit code of the launcher
+    seconds: float  # from the fault to the end of the launcher and of all ranks
+    wrong: list[str]  # everything that must not be so
+    text: str  # everything that was printed
 
 
 def plan(faults, *, ranks, seed):

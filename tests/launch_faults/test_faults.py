@@ -33,8 +33,7 @@ def test_random_bytes(tmp_path):
 
 
 def test_killed_launcher(tmp_path):
-    """A launcher that is killed leaves no processes, also if one of them is stopped, and no folder once another one
-    starts."""
+    """A killed launcher leaves no processes, not even a stopped one, and no folder once another one starts."""
     played(tmp_path / "run", "kill", "launcher killed")
 
 

@@ -95,7 +95,6 @@ class _Messages:
         self._due = simulation.cycle if on else 1 << 62
 
     def run(self, end):
-        """Run to a cycle."""
         simulation = self.simulation
         while self._due < end:
             simulation.run(max(self._due - simulation.cycle, 0))
@@ -134,8 +133,7 @@ def _restarts(ring):
 
 
 def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=True):
-    """Dense fused updates with messages beside them, of which each ends in the cycle that the table names; in
-    each update one node begins 5,000 cycles after the others."""
+    """Dense updates, one node late, and messages in between, each of which ends in the cycle that the table names."""
     generator, times = np.random.default_rng(seed).spawn(2)
     gradients, weights = random(generator, (NODES, length)), random(generator, length)
     settings = Settings(rule=Rule.SGD, gradient_scale=1 / NODES, learning_rate=0.1)

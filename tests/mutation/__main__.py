@@ -29,12 +29,7 @@ class MutationError(Exception):
 class Run:
     """Run of mutants and their tests, on copies of the tree.
 
-    Parameters
-    ----------
-    budget : int
-        CPU seconds that one process of a mutant's tests may take; the wall-clock time may be ten times as much.
-    tree : Path
-        Root of the tree.
+    One process of a mutant's tests may take ``budget`` CPU seconds, and ten times as much wall-clock time.
     """
 
     def __init__(self, budget: int, tree: Path = TREE) -> None:

@@ -17,8 +17,6 @@ class EquivalentError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Entry of the list, for one mutant."""
-
     file: str  # path of the mutated file
     before: str  # like ``after``, as in :class:`~tests.mutation.mutants.Mutant`
     after: str

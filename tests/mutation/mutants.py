@@ -37,8 +37,6 @@ _UNCHANGED = {"name", "attrs", "reset_less", "domain", "granularity"}
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """Mutant: one change of one place."""
-
     kind: str  # one of :data:`KINDS`
     start: int  # of the range of bytes of the source that is replaced
     end: int

@@ -39,7 +39,6 @@ def score(rows: list[Row]) -> float | None:
 
 
 def table(rows: list[Row]) -> Table:
-    """Table with a line for each file, and one for all files."""
     result = Table(title="Mutants of hdl/", caption="score: killed or out of time, of all that count; not counted: "
                    "equivalent, same gateware, invalid")
     for name in ("file", "killed", "time", "survived", "score", "equivalent", "same", "invalid", "CPU s"):
@@ -76,7 +75,6 @@ def write(rows: list[Row], options: dict[str, Any], path: Path) -> None:
 
 
 def show(rows: list[Row], console: Console) -> None:
-    """Print the survivors and the table."""
     for text in survivors(rows):
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     console.print(table(rows))

@@ -17,15 +17,7 @@ _OTHERS = ("sim/verilated/*.cpp", "sim/verilated/*.h", "sim/verilated/features/*
 
 
 def dependencies(tree: Path, files: Iterable[str]) -> list[Path]:
-    """List the files, and all modules of the tree that they import, directly or not, in order of their names.
-
-    Parameters
-    ----------
-    tree : Path
-        Root of the tree.
-    files : iterable of str
-        Paths from the root.
-    """
+    """List files, by paths from the root, and all modules of the tree that they import, directly or not, by name."""
     found: set[Path] = set()
     waiting = [tree / file for file in files]
     while waiting:
@@ -61,20 +53,13 @@ def digest(tree: Path, files: Iterable[Path], *more: str) -> str:
 
 
 class Store:
-    """Store of results on disk, with one JSON file for each.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the files, made if it is missing.
-    """
+    """Store of results on disk, with one JSON file for each in a folder that is made if it is missing."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Result of a key, or None."""
         try:
             result: dict[str, Any] = json.loads((self._folder / f"{key}.json").read_text())
         except (FileNotFoundError, json.JSONDecodeError):  # an interrupted run leaves no file, or a part of one
@@ -82,7 +67,6 @@ class Store:
         return result
 
     def put(self, key: str, result: dict[str, Any]) -> None:
-        """Store a result."""
         fresh = self._folder / f".{key}"
         fresh.write_text(json.dumps(result))
         fresh.rename(self._folder / f"{key}.json")

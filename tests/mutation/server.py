@@ -33,12 +33,7 @@ LOADED = (amaranth, cocotb_tools.check_results, cocotb_tools.runner, numpy)
 class Tests:
     """Pytest plugin that orders tests, and remembers the first that has failed.
 
-    Parameters
-    ----------
-    first : iterable of str
-        Beginnings of the names of tests that come first.
-    rest : bool
-        Run the other tests as well.
+    Tests with names that begin as ``first`` says come first; the rest runs only with ``rest``.
     """
 
     def __init__(self, first: Iterable[str], rest: bool) -> None:

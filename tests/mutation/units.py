@@ -47,13 +47,11 @@ def _burst(*rules: str, **options: Any) -> Any:
 
 
 def _node(**options: Any) -> NodeConfig:
-    """Node of the units that check commands."""
     memories = Memories(gradient=320, weight=256, state=96)
     return NodeConfig(topology=SingleRing(max_nodes=12), memories=memories, **options)
 
 
 def _of_operations(name: str, config: NodeConfig, **options: Any) -> Any:
-    """Unit that knows the operations of a node."""
     return unit(name, config=config, operations=load("engines:operations")(config), **options)
 
 

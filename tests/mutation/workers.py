@@ -18,15 +18,8 @@ _BUILT, _SHARED = ("regression", "verilated", "verilog", "formal"), "runtime-"
 class Worker:
     """Copy of the tree, and the process that runs mutants in it.
 
-    The working tree is never touched. Cache entries that a mutant leaves in the copy are removed, except for those
-    that the tests of the unchanged tree have built as well.
-
-    Parameters
-    ----------
-    tree : Path
-        Root of the tree that is copied.
-    folder : Path
-        Folder of the copies, each in the first subfolder that no other run uses; earlier builds in it are kept.
+    The working tree is never touched. The copy is in the first subfolder of ``folder`` that no other run uses, where
+    earlier builds are kept; cache entries that only mutants have built are removed.
     """
 
     def __init__(self, tree: Path, folder: Path) -> None:

@@ -303,8 +303,7 @@ class Generator:
                                               choose.randrange(1, 129), choose.randrange(1, room + 1)]))
 
     def _good(self, operation: Operation, *, upper: bool = False, number: int | None = None) -> list[Command]:
-        """Make commands that end with OK if nothing disturbs them; with ``upper`` on the upper half of data alone. A
-        collective has the next number, or the given one."""
+        """Make commands that end with OK if undisturbed, on the ``upper`` half of data or with a ``number``."""
         choose = self._random
         start, state_start = (DATA // 2, CONFIG.memories.state // 2) if upper else (0, 0)
         used: dict[str, int] = {}

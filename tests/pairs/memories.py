@@ -102,9 +102,7 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
 
 
 def _instructions(generator: np.random.Generator, *, flaw: int | None = None) -> Words:
-    """Words of a list: scores of a layer, which may be scaled and masked, their loss, and the gradients of the
-    layer's weights; with ``flaw``, that instruction has a reserved bit. Places of data are relative, but for the
-    weights."""
+    """Words of a list: scores of a layer, their loss and its gradients; ``flaw`` sets a reserved bit of one."""
     def at(place: Place, base: int, relative: int = 1) -> dict[str, int]:
         return {"place": place, "base": base, "relative": relative}
 

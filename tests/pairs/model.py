@@ -35,7 +35,6 @@ class Change:
 
     @property
     def places(self) -> npt.NDArray[np.int64]:
-        """Addresses of the words."""
         return np.asarray(self.base + golden.places(len(self.words), stride=self.stride))
 
 

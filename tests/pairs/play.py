@@ -38,8 +38,7 @@ class MismatchError(AssertionError):
 
 
 class Player:
-    """Player of batches of commands on one ring, of :data:`tests.pairs.generator.CONFIG`, each of which starts from
-    the memories that the previous one left. All choices follow from the seed."""
+    """Player of batches of commands on one ring, each from the memories that the last one left, by the seed."""
 
     def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
         self.nodes = nodes
@@ -56,7 +55,6 @@ class Player:
         self._refill()
 
     def close(self) -> None:
-        """Free the simulation."""
         self._opened.close()
 
     @property
@@ -99,8 +97,7 @@ class Player:
         self._ring.devices.write_register("MASK_THRESHOLD", threshold)
 
     def batch(self) -> None:
-        """Queue some commands, wait for all of them, and compare events and memories; a :class:`MismatchError` has
-        the seed, the batch, its commands, and the differences."""
+        """Queue some commands, wait for all, and compare events and memories; a :class:`MismatchError` says where."""
         choose = self._random
         self._batch += 1
         if self._batch % 8 == 0 or any(np.count_nonzero(~np.isfinite(golden.floats(memory))) > memory.size // 20
@@ -266,20 +263,10 @@ class Player:
                                     f"{details[node]}")
 
 
-@contextlib.contextmanager
-def playing(library: Library, *, nodes: int, seed: int) -> Iterator[Player]:
-    """Context manager for a player whose simulation is freed at the end."""
-    player = Player(library, nodes=nodes, seed=seed)
-    try:
-        yield player
-    finally:
-        player.close()
-
-
 def play_part(library: Library, nodes: int, seed: int, count: int) -> dict[str, Any]:
     """Play at least ``count`` pairs, or up to the first difference, and return a summary."""
     began = time.process_time()
-    with playing(library, nodes=nodes, seed=seed) as player:
+    with contextlib.closing(Player(library, nodes=nodes, seed=seed)) as player:
         difference = ""
         try:
             while player.pairs < count:

@@ -1,5 +1,7 @@
 """Pairs of queued commands: three that once failed, and a sample of all (``make pairs`` has many more)."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from sim.golden import ring as golden
 from tests.host.rings import library, open_nodes
 from tests.pairs.generator import KINDS
 from tests.pairs.memories import CONFIG
-from tests.pairs.play import playing
+from tests.pairs.play import Player
 
 TIMEOUT = 4_000
 
@@ -71,7 +73,7 @@ def test_no_length_of_another_command():
 
 @pytest.mark.parametrize(("nodes", "pairs"), [(1, 150), (2, 110), (3, 110), (9, 60), (12, 60), (16, 70)])
 def test_sample(nodes, pairs):
-    with playing(library(CONFIG), nodes=nodes, seed=100 + nodes) as player:
+    with contextlib.closing(Player(library(CONFIG), nodes=nodes, seed=100 + nodes)) as player:
         while player.pairs < pairs:
             player.batch()
         kinds = {kind for pair in player.generator.pairs for kind in pair}

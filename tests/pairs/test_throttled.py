@@ -1,5 +1,6 @@
 """Queued commands of every engine on nodes that are throttled: the bits of the golden model at every setting."""
 
+import contextlib
 import random
 
 import pytest
@@ -36,13 +37,10 @@ def rate(choose):
 @pytest.mark.parametrize(("nodes", "settings"), [(1, 10), (2, 25), (3, 15)])
 def test_same_bits(nodes, settings):
     """50 settings in all, different ones on the nodes of a ring, links and commands that end early included."""
-    player = ThrottledPlayer(library(CONFIG), nodes=nodes, seed=300 + nodes)
-    try:
+    with contextlib.closing(ThrottledPlayer(library(CONFIG), nodes=nodes, seed=300 + nodes)) as player:
         for _ in range(settings):
             player.batch()
         assert len(player.settings) == settings
         assert len({str(one) for one in player.settings}) == settings
         kinds = {kind for pair in player.generator.pairs for kind in pair}
         assert len(set(KINDS) & kinds) > len(KINDS) // 2, f"seed {player.seed}"
-    finally:
-        player.close()

@@ -56,8 +56,7 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
 
 
 def _check_order(program: CompiledProgram, found: list[Span]) -> int:
-    """Check that no command has started before the one in front of it in its queue and what it waits for, on its node
-    or on another one; return the waits for other nodes."""
+    """Check that commands started after all they wait for; return the number of waits for other nodes."""
     ends = {(span.node, span.queue, span.number, span.place): span.end for span in found}
     remotes = 0
     for span in found:
@@ -77,8 +76,7 @@ def _check_order(program: CompiledProgram, found: list[Span]) -> int:
 
 
 def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults: float = 0) -> tuple[int, int]:
-    """Run a program, and return the number of words compared, and of waits for other nodes; a :class:`MismatchError`
-    tells of starts, events or memories that differ from the model."""
+    """Run a program against the model; return the number of words compared, and of waits for other nodes."""
     program, golden, nodes = case.program, case.golden, ring.nodes
     memories = {name: memory for name, memory in _memories(golden).items()
                 if name in ring.devices[0].config.memory_map}
@@ -117,9 +115,7 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
 
 def play_part(name: str, nodes: int, seed: int, count: int, *, remote: bool = False,
               faults: float = 0) -> dict[str, Any]:
-    """Play programs on a ring of :data:`tests.host.rings.CONFIGS`, up to the first difference; return a summary.
-    Commands wait for those of other nodes as well if they are ``remote``; ``faults`` is the probability of one for
-    each link and cycle."""
+    """Play programs, with ``remote`` waits for other nodes, up to the first difference; return a summary."""
     began = time.process_time()
     config = rings.CONFIGS[name]
     summary: dict[str, Any] = {"ring": name, "nodes": nodes, "seed": seed, "programs": 0, "commands": 0, "words": 0,

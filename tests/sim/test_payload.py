@@ -27,10 +27,6 @@ def _random(layout, count, seed):
     return fields(layout)
 
 
-def _row_to_int(row):
-    return sum(int(word) << 32 * n for n, word in enumerate(row)) if np.ndim(row) else int(row)
-
-
 def _lists(fields):
     if isinstance(fields, dict):
         return {key: _lists(value) for key, value in fields.items()}
@@ -49,7 +45,7 @@ def test_round_trip(layout):
     rows = pack(layout, values)
     assert _equal(unpack(layout, rows), values)
     for index in (0, 1, 99):
-        bits = _row_to_int(rows[index])
+        bits = sum(int(word) << 32 * n for n, word in enumerate(np.atleast_1d(rows[index])))
         fields = from_int(layout, bits)
         assert to_int(layout, fields) == bits
         assert _equal(unpack(layout, rows[index:index + 1]), _lists(fields))

@@ -18,23 +18,11 @@ _LINE = re.compile(r"ha(?:s|ve) waited \S+ s for ranks? ([\d, and]+), for a sum 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A sum for which some ranks are late.
+    """A sum for which some ranks are late."""
 
-    Members
-    -------
-    how : str
-        One of :data:`KINDS`.
-    late : list of int
-        Ranks that are late.
-    named : bool
-        Whether they are late enough to be named.
-    seconds : float
-    elements : int
-    """
-
-    how: str
-    late: list[int]
-    named: bool
+    how: str  # one of :data:`KINDS`
+    late: list[int]  # ranks
+    named: bool  # whether they are late enough to be named
     seconds: float
     elements: int
 

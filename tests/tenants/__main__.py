@@ -1,6 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""``make hostile``: many requests of a hostile tenant, on one node and on rings of two, and on a worker with a far
-memory, alone and with its server."""
+"""``make hostile``: many requests of a hostile tenant, on one node and two, and on a worker with a far memory."""
 
 import collections
 import sys

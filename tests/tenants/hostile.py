@@ -92,7 +92,6 @@ class Twins:
         self._begin()
 
     def close(self) -> None:
-        """Free the simulations."""
         for one in self._opened:
             one.close()
 
@@ -141,7 +140,6 @@ class Twins:
         return inside
 
     def _outside(self, twin: int) -> Words:
-        """Words of all memories outside of the window."""
         found = []
         for name in self.spaces:
             base, size = self._windows[name]
@@ -313,8 +311,7 @@ class Twins:
         return found
 
     def batch(self) -> None:
-        """Play some requests on both rings, and compare; a :class:`LeakError` has the seed and the batch, if
-        something has come out of the window, or into it."""
+        """Play some requests on both rings, and compare; a :class:`LeakError` has the seed and the batch."""
         self._batch += 1
         if self._batch % 5 == 0:
             self._begin()
@@ -339,7 +336,6 @@ class Twins:
             raise LeakError(f"{where}: windows of twins differ, or their cycles")
 
     def _count(self, packets: list[Words], answers: list[tuple[int, list[int]]]) -> None:
-        """Count requests, commands and events."""
         for packet, (_, answer) in zip(packets, answers, strict=True):
             opcode = int(packet[0]) >> 24
             self.requests += 1

@@ -1,5 +1,4 @@
-"""A hostile tenant on simulated nodes with control words and rounds: programs that wait for other nodes, and slots
-of gradients that may lie anywhere."""
+"""A hostile tenant on nodes with control words and rounds: waits for other nodes, and gradient slots anywhere."""
 
 from typing import ClassVar
 
@@ -55,8 +54,7 @@ class RoundTwins(Twins):
         return [self._packet(Opcode.WRITE_REGISTER, 1, register(name).address, value)] * self.nodes
 
     def _aim(self) -> None:
-        """Prepare rounds that are right but for the places of slots and of scales, or a program that waits for the
-        commands of another node."""
+        """Prepare rounds that are right but for the addresses of slots and scales, or a program with remote waits."""
         choose, nodes = self._random, range(self.nodes)
         length, number = choose.choice([40, 100]), choose.randrange(1, 64)
         common = {"tenant": self._attacker, "size": self.nodes, "length": length}

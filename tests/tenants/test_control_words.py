@@ -61,8 +61,7 @@ def ended(device, count):
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_counts_are_of_one_tenant(opened, first):
-    """A command waits for the other node's, which has done so many for another tenant, or for the host, in a run of
-    the same number: it waits in vain, and starts once the node has done them for its own one."""
+    """A command waits in vain for counts of another tenant, or of the host, in a run of the same number."""
     devices, host, simulation = opened
     second = 2 if first == 1 else 1
     of = {number: [Device(device.transport, CONFIG, name=device.name, tenant=number) if number else device
@@ -152,8 +151,7 @@ def test_slots_outside(nodes, stride):
 
 
 def test_scale_outside(nodes):
-    """A round's scale lies outside of a window in the table of scales: the update ends with OUT_OF_WINDOW, though the
-    gate in front of the engine has read it, and reads zero."""
+    """A scale outside of its window: the update ends with OUT_OF_WINDOW, and the scale that was read is zero."""
     of, host, simulation = nodes
     try:
         for number, spaces in enumerate((WINDOWS[1], WINDOWS[1].keys() - {"scales"})):

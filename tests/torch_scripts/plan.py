@@ -13,21 +13,11 @@ SHAPES = ((3,), (2, 5), (4,))
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """A module, and actions on it by their names and arguments.
-
-    Members
-    -------
-    dtype : str
-    half : bool
-        Whether the module's process group is a half of the ranks.
-    view : bool
-        Whether gradients are views of buckets.
-    actions : list of tuple
-    """
+    """A module, and actions on it by their names and arguments."""
 
     dtype: str
-    half: bool
-    view: bool
+    half: bool  # whether the module's process group is a half of the ranks
+    view: bool  # whether gradients are views of buckets
     actions: list[tuple[str, Any]]
 
 
@@ -58,7 +48,6 @@ def _other(source: random.Random) -> tuple[str, Any]:
 
 
 def draw(seed: int, ranks: int) -> Script:
-    """Draw a script."""
     source = random.Random(seed)
     actions = [_optimizer(source)]
     for _ in range(source.randrange(4, 12)):

@@ -46,13 +46,7 @@ class Body(torch.nn.Module):
 
 
 class World:
-    """A script on the ring, or over gloo only.
-
-    Members
-    -------
-    weights : list
-        Weights, and sums, following each action.
-    """
+    """A script on the ring, or over gloo only, and the ``weights`` and sums that followed each action."""
 
     def __init__(self, script, groups, halves, *, nodes):
         self.script, self.nodes, self.groups = script, nodes, groups

@@ -19,8 +19,6 @@ ROOT = Path(__file__).parents[2]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """An option or an operand."""
-
     name: str  # name on the command line; empty of an operand
     kind: type  # bool for flags
     samples: tuple[str, ...]  # values that may be legal: choices, the default, or words of its help
@@ -29,8 +27,6 @@ class Option:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command."""
-
     module: str  # module that is run
     path: tuple[str, ...]  # names of the command
     options: tuple[Option, ...]
@@ -83,7 +79,6 @@ class _Caught(BaseException):
 
 
 def _parser(module: object) -> argparse.ArgumentParser:
-    """The parser of a program."""
     def parse_args(self: argparse.ArgumentParser, *arguments: object) -> None:
         raise _Caught(self)
 

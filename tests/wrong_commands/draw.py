@@ -4,8 +4,9 @@ import dataclasses
 import enum
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.wrong_commands.commands import COMMANDS, Command, Option
 
@@ -25,8 +26,6 @@ _DOUBTFUL = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A wrong command line."""
-
     module: str  # that is run
     command: str
     words: tuple[str, ...]  # command line of the module
@@ -79,28 +78,16 @@ def _wrong_value(generator: random.Random, command: Command, words: list[str], t
     return certain
 
 
-def _wrong_name(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
-    options = [one for one in command.options if one.name]
-    if not options:
-        return None
-    words.append(_misspelt(generator, generator.choice(options).name))
-    return True
+def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str], str]) -> Callable[..., Any]:
+    """Mistake in one word, the last: what is made of the name of an option that fits."""
+    def mistake(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
+        options = [one for one in command.options if fits(one)]
+        if not options:
+            return None
+        words.append(spoil(generator, generator.choice(options).name))
+        return True
 
-
-def _flag_with_value(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
-    flags = [one for one in command.options if one.kind is bool]
-    if not flags:
-        return None
-    words.append(f"{generator.choice(flags).name}=1")
-    return True
-
-
-def _no_value(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
-    options = [one for one in command.options if one.name and one.kind is not bool]
-    if not options:
-        return None
-    words.append(generator.choice(options).name)  # as the last word
-    return True
+    return mistake
 
 
 def _operands(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
@@ -133,9 +120,11 @@ def _together(generator: random.Random, command: Command, words: list[str], take
 
 #: Kinds of mistakes, and how often they are drawn.
 MISTAKES = {
-    "value": (_wrong_value, 8), "options together": (_together, 4), "name of an option": (_wrong_name, 2),
-    "flag with a value": (_flag_with_value, 1), "operands": (_operands, 2), "name of a command": (_wrong_command, 1),
-    "option without a value": (_no_value, 1)}
+    "value": (_wrong_value, 8), "options together": (_together, 4),
+    "name of an option": (_one_word(lambda one: one.name, _misspelt), 2),
+    "flag with a value": (_one_word(lambda one: one.kind is bool, lambda _, name: f"{name}=1"), 1),
+    "operands": (_operands, 2), "name of a command": (_wrong_command, 1),
+    "option without a value": (_one_word(lambda one: one.name and one.kind is not bool, lambda _, name: name), 1)}
 
 
 def draw(number: int, *, seed: int, commands: Sequence[Command] = COMMANDS) -> Case:

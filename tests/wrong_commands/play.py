@@ -35,13 +35,7 @@ class Outcome:
 
 
 class Family:
-    """A process and its descendants, those that end up in other sessions included.
-
-    Members
-    -------
-    seconds : float
-        Processor time at the latest look, of those that had been waited for as well.
-    """
+    """A process, its descendants in any session, and the ``seconds`` of processor time at the latest look."""
 
     def __init__(self, process: int) -> None:
         self._process, self._seen, self.seconds = process, {process: ""}, 0.0

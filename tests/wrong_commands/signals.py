@@ -27,8 +27,6 @@ _SCRIPT = "import time\nimport torch.distributed\ntorch.distributed.init_process
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sent:
-    """A signal to a command."""
-
     module: str
     words: tuple[str, ...]
     number: int  # number of the signal

@@ -11,8 +11,7 @@ def flags(text):
 
 
 def test_encoder_by_hand():
-    """A word of the table per cycle, offered two cycles later; the first eight indices wait for it in a register, and
-    each eight are half a word."""
+    """One table word per cycle, offered two cycles later; the first eight indices wait for it in a register."""
     always, table = np.ones(12, bool), CentroidTable(centroids=4)
     trace = trace_encoder(table, [32], lanes=8, table_willing=always, willing=always, ready=always)
     assert trace.scan_ready.tolist() == flags("####....####")
@@ -24,8 +23,7 @@ def test_encoder_by_hand():
 
 
 def test_decoder_by_hand():
-    """The table takes a cycle a word, from the third cycle on, and eight elements one for their two bytes; they are
-    looked up in the next, and offered two behind that."""
+    """One table word per cycle from the third cycle on; then eight elements per cycle, offered two cycles later."""
     always = np.ones(16, bool)
     table = CentroidTable(centroids=4)
     packet = table.encode(np.arange(32) % 4, [1, 2, 3, 4])

@@ -21,7 +21,6 @@ class CentroidJob:
     instruction: Centroid
 
     def fields(self):
-        """Fields of the job's payload."""
         one = self.instruction
         found = {"rows": one.x.rows, "columns": one.x.columns, "outputs": one.outputs, "gradient": int(one.gradient),
                  "initial": int(one.start is not None and not one.gradient), "relu": int(one.relu),

@@ -144,8 +144,7 @@ def test_cycles(lanes, centroids, dsps):
 
 @pytest.mark.parametrize(("lanes", "centroids", "dsps"), UNITS)
 def test_fixed_point(lanes, centroids, dsps):
-    """Numbers whose sums and products are exact: the bits of the dense product with the expanded matrix, and the sums
-    of the dense gradients of weights."""
+    """Exact numbers: the bits of the dense product with the expanded matrix, and of the dense gradients' sums."""
     for seed in range(1, 5):
         print(f"seed {seed}")
         generator = np.random.default_rng(seed)

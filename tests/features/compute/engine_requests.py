@@ -67,8 +67,7 @@ def compare(responses, memories, note=""):
 
 
 def run_list(unit, memories, address, *, length=6, base=0, tag=0, note="", **options):
-    """Fill the memories of a node, run a list, and compare its event and all memories with the golden engine's, which
-    works on these. Returns the event, and what COUNTERS have counted."""
+    """Fill memories, run a list, compare with the golden engine on these; return the event and COUNTERS."""
     unit.reset()
     responses = exchange(unit, *fill(memories), push(**layers(address, length=length, base=base, tag=tag)), POP, *(
         request(Opcode.READ_REGISTER, 1, register(name).address) for name in COUNTERS), *READ_ALL, **options)

@@ -151,7 +151,6 @@ def _operand(generator, rows, columns, lanes, command, *, place=None, stride=Non
 
 
 def _size(generator, command, *, most=12):
-    """Field and value of a size."""
     if generator.random() < 0.25:
         return 0, command.length
     size = int(generator.integers(1, most + 1))
@@ -293,7 +292,6 @@ def _spoil(generator, fields, layout, lanes):
 
 
 def engine(lanes, kind=Engine):
-    """Model of an engine with so many lanes."""
     return kind(rows=ROWS[lanes], lanes=lanes, blocks=BLOCKS, scale_mask=lanes in SCALE_MASK,
                 centroids=CENTROIDS.get(lanes, 0), sequences=lanes in SEQUENCES)
 
@@ -306,7 +304,6 @@ class _Far(Engine):
 
 
 def at(place, base, *, relative=0):
-    """Operand of an instruction."""
     return {"place": place, "base": base, "relative": relative}
 
 

@@ -98,7 +98,6 @@ def pace(kind, cycles, *, seed, rate=0.6):
 
 
 def arrays(fields):
-    """Fields as arrays of one number each."""
     return {name: arrays(value) if isinstance(value, dict) else np.array([value]) for name, value in fields.items()}
 
 
@@ -115,8 +114,7 @@ def compare_accesses(asked, written, reads, writes, *, lanes, note):
 
 
 class Bench:
-    """A Verilated unit with memories of (rows, lanes), of which some outputs of one bit, the flags, and some streams
-    are watched. Responses come ``latency`` cycles after their requests: 2 to 5."""
+    """A Verilated unit with memories of (rows, lanes) that answer after ``latency`` cycles, and watched outputs."""
 
     def __init__(self, unit, *, rows, lanes, flags=FLAGS, watched=(), latency=LATENCY):
         self._component = WithMemories(unit, rows=rows, lanes=lanes, flags=flags, watched=watched, latency=latency)
@@ -141,7 +139,6 @@ class Bench:
         self._unit.lockstep(sources={"load": Feed(beats)}, sinks={}, cycles=PLACES * rows + 1)
 
     def contents(self):
-        """Read all memories."""
         count = PLACES * self._rows
         layout = data.StructLayout({"row": range(self._rows), "place": 2})
         look = pack(layout, {"place": np.arange(PLACES).repeat(self._rows),

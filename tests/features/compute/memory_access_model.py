@@ -1,5 +1,4 @@
-"""Golden model of every cycle of the compute engine's access to memories: :mod:`hdl.features.compute.memory_access`.
-"""
+"""Golden model of :mod:`hdl.features.compute.memory_access`, cycle by cycle."""
 
 import collections
 import dataclasses
@@ -13,8 +12,6 @@ _WRITABLE = (0, 2)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of the unit in one cycle."""
-
     request: tuple[int, int] | None
     response_ready: bool
     write: tuple[int, int, int] | None
@@ -24,8 +21,6 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Outputs of the unit in one cycle."""
-
     request_ready: bool
     response: int | None
     write_ready: bool
@@ -47,7 +42,6 @@ class MemoryAccess:
         self._departed = 0
 
     def outputs(self) -> Outputs:
-        """Outputs in this cycle."""
         asks = bool(self._asked) and self.granted - self._departed < _DEPTH
         return Outputs(
             request_ready=len(self._asked) < _SKID, response=self._answers[0] if self._answers else None,
@@ -56,7 +50,6 @@ class MemoryAccess:
             write=self._writes[0] if self._writes and self._writes[0][0] in _WRITABLE else None)
 
     def step(self, given: Inputs) -> None:
-        """Advance by one cycle."""
         now = self.outputs()
         if now.response is not None and given.response_ready:
             self._answers.popleft()

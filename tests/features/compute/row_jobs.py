@@ -31,7 +31,6 @@ class RowJob:
     numbers: np.ndarray
 
     def fields(self):
-        """Fields of the job's payload."""
         found = dataclasses.asdict(self.job)
         return found | {name: {"place": found[name][0], "row": found[name][1]} for name in _OPERANDS}
 

@@ -1,7 +1,4 @@
-"""Golden model of every cycle of the reader of labelled rows.
-
-Mirrors :mod:`hdl.features.compute.row_loader`.
-"""
+"""Golden model of :mod:`hdl.features.compute.row_loader`, cycle by cycle."""
 
 from typing import Any
 

@@ -174,8 +174,7 @@ def label(generator, memories, command):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_lists(node, kind):
-    """Random lists one behind the other, right and wrong ones, on any numbers, with row owners that stay from list to
-    list: memories and events."""
+    """Random lists, right and wrong ones, with row owners that persist from list to list: memories and events."""
     seed = 100 + KINDS.index(kind)
     generator = np.random.default_rng(seed)
     memories = random_memories(generator, kind)

@@ -1,6 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Row owners in a node, by the node's ports alone: hdl/features/compute/engine.py,
-hdl/features/compute/row_owners.py."""
+"""Row owners in a node, by its ports only: hdl/features/compute/engine.py and row_owners.py."""
 
 import numpy as np
 import pytest
@@ -57,7 +56,6 @@ class Model:
         return self.memories[Place.ACTIVATIONS]
 
     def write(self, address, words):
-        """The host writes activations."""
         self.activations[address:address + len(words)] = words
         self.owners.write(np.arange(address, address + len(words)) // LANES)
         self.requests.append(write(Place.ACTIVATIONS, address, words))
@@ -112,8 +110,7 @@ def test_overlaps(node):
 
 
 def test_lowest_row(node):
-    """The first instruction that reads dead rows is the last one that is carried out, and the lowest row is told, in
-    whatever order they are read."""
+    """The first instruction that reads dead rows is the last to run; the lowest such row is reported."""
     model = Model(np.random.default_rng(1))
     stamps = [copied(0, base, owners=(0, owner)) for base, owner in ((64, 3), (32, 4), (96, 255))]
     dead = copied(32, 128, rows=18, owners=(255, 5))
@@ -211,8 +208,7 @@ def test_any(node):
 
 
 def test_refused(node):
-    """A list that is refused stamps nothing, and one with a wrong label as far as it is carried out. A label that is
-    wrong because its row is dead is told as such."""
+    """A refused list stamps nothing, one with a wrong label what ran; a label of a dead row is reported as dead."""
     model = Model(np.random.default_rng(3))
     wrong = copied(0, 64, owners=(0, 3)), copied(0, 64, owners=(0, 3), order=3)
     assert model.run(*wrong).status is EventStatus.BAD_INSTRUCTION
@@ -233,8 +229,7 @@ def test_refused(node):
 
 @pytest.mark.parametrize("cycles", [700, 1_000, 1_300, 1_600])
 def test_reset(node, cycles):
-    """A reset leaves the owners of rows as it leaves their elements, and forgets what was found; one in the middle of
-    a list leaves rows as far as they were written, and the host makes them those of any buffer."""
+    """A reset keeps the owners of rows, as it keeps elements, and forgets errors; the host may take the rows over."""
     model = Model(np.random.default_rng(cycles))
     model.run(copied(0, 64, owners=(0, 3)))
     model.run(copied(64, 96, owners=(4, 4)))

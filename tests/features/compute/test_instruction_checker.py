@@ -1,6 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The check of instructions, against the golden model of lists, by the cycle:
-hdl/features/compute/instruction_checker.py."""
+"""The check of instructions against the golden model, by the cycle: hdl/features/compute/instruction_checker.py."""
 
 import numpy as np
 import pytest
@@ -97,7 +96,6 @@ def _run(lanes, command, instructions, *, source, sink, seed):
 
 
 def _compare(found, expected, job, note):
-    """Compare the fields of a job that have a meaning."""
     got = found[type(job).__name__.lower()]
     for name, value in expected.items():
         if isinstance(value, dict):

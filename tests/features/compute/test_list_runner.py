@@ -169,7 +169,6 @@ def test_ends_of_lists():
 
 
 def test_the_most_instructions():
-    """A list of the most instructions, the last of which is its END, is run."""
     generator = np.random.default_rng(2)
     far = Command(list_base=1024, **LENGTH)
     while True:

@@ -1,6 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Operands of products, row by row: hdl/features/compute/operand_fetch.py. Its cycles in a product are those of
-test_gemm."""
+"""Rows of operands of products: hdl/features/compute/operand_fetch.py. test_gemm has its cycles in a product."""
 
 import dataclasses
 import functools

@@ -51,8 +51,7 @@ def _compute(control, given, buffers, work, before):
 
 @pytest.mark.parametrize("dsps", [4, 1])
 def test_elements(dsps):
-    """Elements of all operands and uses, one per cycle: bits of result and sum, :attr:`RowLane.latency` cycles
-    later, and of what is kept, from the next cycle on."""
+    """Elements of all operands and uses, one per cycle: result, sum and kept number, with their latencies."""
     lane = RowLane(rows=ROWS, groups=GROUPS, dsps=dsps)
     unit, latency = Unit(lane), lane.latency
     for seed, kind in enumerate(KINDS):

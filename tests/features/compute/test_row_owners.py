@@ -129,18 +129,22 @@ def traffic(generator, cycles, kind, seed, *, owners=3, rows=FEW):
     return given
 
 
+def written(unit, generator, kind, seed, *window):
+    """Owners once the host has written all rows: a reset of the unit leaves what was in the memory."""
+    owners, count = Golden(ROWS), ROWS + 2
+    clean = {name: np.zeros(count, int) for name in traffic(generator, 1, kind, seed)}
+    clean |= {"host_write__row": np.arange(count) % ROWS, "host_write__keep": np.ones(count, int),
+              "host_write__valid": np.arange(count) < ROWS}
+    play(unit, clean, np.zeros(count, bool), owners, f"{seed=}", *window)
+    return owners
+
+
 @pytest.mark.parametrize("kind", STALLS)
 def test_every_cycle(unit, kind):
     """Reads and writes of both sides in any order, and resets of the owners at any point, which change no number."""
     seed = 100 + STALLS.index(kind)
     generator = np.random.default_rng(seed)
-    owners = Golden(ROWS)
-    # The host writes all rows first: a reset of the unit leaves what was in the memory.
-    count = ROWS + 2
-    clean = {name: np.zeros(count, int) for name in traffic(generator, 1, kind, seed)}
-    clean |= {"host_write__row": np.arange(count) % ROWS, "host_write__keep": np.ones(count, int),
-              "host_write__valid": np.arange(count) < ROWS}
-    play(unit, clean, np.zeros(count, bool), owners, f"{seed=}")
+    owners = written(unit, generator, kind, seed)
     assert not owners.numbers.any()
     rows = []
     for _ in range(3):
@@ -154,16 +158,10 @@ def test_every_cycle(unit, kind):
 
 @pytest.mark.parametrize("window", [(1, 2), (2, 1), (0, 0), (0, 4)])
 def test_window(guarded, window):
-    """Rows of a window are those that its numbers are with; a row outside is stamped and compared never, whatever its
-    number is; and numbers stay with their rows when the window moves."""
+    """Only rows of the window are stamped and compared; numbers stay with their rows when the window moves."""
     seed = 10 * window[0] + window[1]
     generator = np.random.default_rng(seed)
-    owners = Golden(ROWS)
-    count = ROWS + 2
-    clean = {name: np.zeros(count, int) for name in traffic(generator, 1, "none", seed)}
-    clean |= {"host_write__row": np.arange(count) % ROWS, "host_write__keep": np.ones(count, int),
-              "host_write__valid": np.arange(count) < ROWS}
-    play(guarded, clean, np.zeros(count, bool), owners, f"{seed=}", window)
+    owners = written(guarded, generator, "none", seed, window)
     # Two rows at each limit of a window, as it names them and as the host does.
     edges = np.array([0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63])
     for part in (window, (1, 1), window):

@@ -28,8 +28,6 @@ class Walk:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """Step of a walk."""
-
     row: int
     line: int
     group: int
@@ -39,7 +37,6 @@ class Step:
 
 
 def _steps(walk):
-    """Steps of a walk, in order."""
     found = []
     for line in range(walk.line + 1):
         for group in range(walk.group + 1):

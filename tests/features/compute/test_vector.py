@@ -119,12 +119,15 @@ def test_masked_rows():
         _quiet(UNITS[0], case)
 
 
+def _special(number):
+    """Rows with a special number in each place, and with nothing else."""
+    return np.concatenate([np.where(np.eye(6, dtype=bool), np.float32(number), np.float32(0.5)),
+                           np.full((1, 6), number), np.full((1, 6), -number)])
+
+
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, -0.0])
 def test_special_scores(special):
-    """One special score in each place of a row, and one in all of them."""
-    scores = np.concatenate([np.where(np.eye(6, dtype=bool), np.float32(special), np.float32(0.5)),
-                             np.full((1, 6), special), np.full((1, 6), -special)])
-    _quiet(UNITS[0], _given(scores, [0, 1, 2, 3, 0, 5, 1, 2]))
+    _quiet(UNITS[0], _given(_special(special), [0, 1, 2, 3, 0, 5, 1, 2]))
 
 
 def test_wrong_labels():
@@ -146,10 +149,7 @@ def test_wrong_labels():
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e-45, -10_000])
 def test_special_softmax(special):
-    """One special score in each place of a row of a softmax, and one in all of them."""
-    scores = np.concatenate([np.where(np.eye(6, dtype=bool), np.float32(special), np.float32(0.5)),
-                             np.full((1, 6), special), np.full((1, 6), -special)])
-    case = _given(scores, [9] * 8)
+    case = _given(_special(special), [9] * 8)
     _quiet(UNITS[0], dataclasses.replace(case, job=dataclasses.replace(case.job, function=1)))
 
 

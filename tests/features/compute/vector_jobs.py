@@ -64,7 +64,6 @@ def draw(generator, kind, rows, columns, *, lanes, wrong=0.0, function=0):
 
 
 def job_rows(cases, lanes):
-    """Rows of the port ``job``."""
     layout = vector_job_layout(MEMORY_ROWS, lanes)
     jobs = [case.job for case in cases]
     values = {}

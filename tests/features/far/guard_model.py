@@ -1,15 +1,10 @@
-"""Golden model of the guard at a far port, cycle by cycle.
-
-Mirrors :mod:`hdl.features.far.guard`. Rows are those of the engine, or of the far memory.
-"""
+"""Golden model of :mod:`hdl.features.far.guard`, cycle by cycle; rows are the engine's, or the far memory's."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs in one cycle."""
-
     row: int | None
     write: bool
     ready: bool
@@ -19,8 +14,6 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Outputs in one cycle."""
-
     ready: bool
     asked: int | None
     given: bool
@@ -30,8 +23,6 @@ class Outputs:
 
 
 class FarGuard:
-    """Model of the unit."""
-
     def __init__(self, base: int, rows: int) -> None:
         self._base, self._rows = base, rows
         self._owed = self._of_before = 0  # rows that are on their way, and those asked for before a link reset

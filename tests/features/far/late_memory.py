@@ -10,8 +10,7 @@ from hdl.streams.stream import Queue
 
 
 class LateMemory(wiring.Component):
-    """Far memory that takes requests while ``takes`` is high, and answers after ``latency`` cycles, at least 1, or
-    later while ``speaks`` is low."""
+    """Far memory that takes requests while ``takes``, and answers ``latency`` cycles later, while ``speaks``."""
 
     def __init__(self, *, rows, lanes, latency):
         self._rows, self._lanes, self._latency = rows, lanes, latency

@@ -1,7 +1,4 @@
-"""Golden model of memories that are in a far memory: every port of them, cycle by cycle.
-
-Mirrors :mod:`hdl.features.far.memories`.
-"""
+"""Golden model of :mod:`hdl.features.far.memories`, every port of them, cycle by cycle."""
 
 import collections
 import dataclasses
@@ -22,8 +19,6 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs in one cycle."""
-
     reads: Sequence[Request | None]
     writes: Sequence[Request | None]
     ready: bool
@@ -35,8 +30,6 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Outputs in one cycle."""
-
     read_ready: list[bool]
     write_ready: list[bool]
     responses: list[bool]
@@ -56,7 +49,6 @@ class _Port:
     queue: int = 0
 
     def is_outside(self, request: Request) -> bool:
-        """Whether a row is not in the window."""
         return self.rows is not None and request.row >= self.rows
 
 

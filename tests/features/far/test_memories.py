@@ -136,36 +136,33 @@ def test_constructor_errors():
             FarMemories, config=configuration(2), readers=readers | {"weights": (2,)}, writers=writers)
 
 
+def random_traffic(lanes, unit, windows=None, *, seed, **options):
+    """Random traffic, with the unit compared in every cycle."""
+    unit_model, rows = model(lanes, windows)
+    traffic = Traffic(seed=seed, model=unit_model, rows=rows, lanes=lanes, **options).run(6000)
+    compare(lanes, unit, traffic.cycles, f"seed {seed}", windows)
+    assert min(traffic.counts[name] for name in ("given", "made up", "lost", "silences")) > 5, (
+        f"seed {seed}: {traffic.counts}")
+    return traffic
+
+
 @pytest.mark.parametrize(("pattern", "latency", "rates"), [
     ("none", 1, (0.5, 0.3)), ("none", 90, (0.9, 0.1)), ("geometric", 16, (0.5, 0.3)), ("alternating", 40, (0.2, 0.2)),
     ("freeze", 16, (0.7, 0.7))])
 def test_every_cycle(bench, pattern, latency, rates):
     lanes, unit = bench
-    seed = 10 * latency + lanes
-    where = f"seed {seed}"
-    unit_model, rows = model(lanes)
-    traffic = Traffic(seed=seed, model=unit_model, rows=rows, lanes=lanes, latency=latency, pattern=pattern,
-                      rates=rates).run(6000)
-    compare(lanes, unit, traffic.cycles, where)
-    assert min(traffic.counts[name] for name in ("given", "made up", "lost", "silences")) > 5, (
-        f"{where}: {traffic.counts}")
-    assert latency == 1 or traffic.counts["dropped"] > 20, f"{where}: {traffic.counts}"
+    traffic = random_traffic(lanes, unit, seed=10 * latency + lanes, latency=latency, pattern=pattern, rates=rates)
+    assert latency == 1 or traffic.counts["dropped"] > 20, traffic.counts
 
 
 @pytest.mark.parametrize(("pattern", "latency", "rates"), [
     ("none", 1, (0.5, 0.3)), ("geometric", 40, (0.2, 0.2)), ("freeze", 16, (0.1, 0.1))])
 def test_guarded_memories(guarded, pattern, latency, rates):
     """Rows outside read as zeros, and are not written; the host's are those of the memory."""
-    where = f"seed {latency}"
-    unit_model, rows = model(2, WINDOWS)
-    traffic = Traffic(seed=latency, model=unit_model, rows=rows, lanes=2, latency=latency, pattern=pattern,
-                      rates=rates).run(6000)
-    compare(2, guarded, traffic.cycles, where, WINDOWS)
-    assert min(traffic.counts[name] for name in ("given", "made up", "lost", "silences")) > 5, (
-        f"{where}: {traffic.counts}")
-    assert traffic.counts["outside"] > 100, f"{where}: {traffic.counts}"
+    traffic = random_traffic(2, guarded, WINDOWS, seed=latency, latency=latency, pattern=pattern, rates=rates)
+    assert traffic.counts["outside"] > 100, traffic.counts
     assert not traffic.counts["forgotten"]
-    assert {shown.strays for _, shown in traffic.cycles} >= {0, 1, 2}, where
+    assert {shown.strays for _, shown in traffic.cycles} >= {0, 1, 2}
 
 
 def idle(unit_model, **changes):

@@ -31,7 +31,6 @@ class Traffic:
         self.cycles, self.counts = [], collections.Counter()
 
     def run(self, cycles):
-        """Run for some cycles."""
         for _ in range(cycles):
             given = self._inputs()
             shown = self._model.step(given)

@@ -25,8 +25,6 @@ class Setting:
 
 
 class LinkSwitch:
-    """Registers of the switch."""
-
     def __init__(self, forward: int, back: int) -> None:
         self.words: list[Wires] = [(0,) * forward, (0,) * forward]
         self.answers: list[Wires] = [(0,) * back, (0,) * back]
@@ -42,7 +40,6 @@ class LinkSwitch:
 
     def tick(self, setting: Setting, port: int, words: Sequence[Wires], answers: Sequence[Wires], sent: Wires,
              given: Sequence[Wires]) -> None:
-        """Go on by a cycle."""
         nothing = (0,) * len(sent)
         for sink, source in enumerate(setting.sources):
             word = nothing

@@ -25,8 +25,7 @@ WIRES = 3  # registers between nodes
 
 
 class Node(wiring.Component):
-    """A switched link behind an engine that sends and receives ``quota`` packets in each phase, and changes its ring
-    from phase to phase. Bit 31 of a packet's first word says the phase's parity that it is sent in."""
+    """A switched link and an engine that sends and receives ``quota`` packets in each phase, with its parity."""
 
     def __init__(self, config):
         self.config = config
@@ -224,9 +223,7 @@ PLANS = [("", Shape.FLAT), ("node3", Shape.FLAT), ("node0", Shape.FLAT), ("card1
 
 @pytest.mark.parametrize(("disabled", "shape"), PLANS)
 def test_packets_follow_rings(either, disabled, shape):
-    """Each node has the packets of the node before it, whatever lies between them. Ports that are off stand still, as
-    does what leads back from ports that nobody listens to. In two dimensions, rings of rows and columns take turns,
-    and some nodes are a phase ahead."""
+    """Each node has the packets of the node before it in its ring, through any others; unused ports stand still."""
     generator = np.random.default_rng(len(disabled) + 10 * len(shape.value))
     plan = Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
     either.switch(plan)
@@ -260,8 +257,7 @@ def test_every_change(either):
 
 @pytest.mark.parametrize("shape", [Shape.GRID, Shape.FLAT, Shape.VERTICAL])
 def test_control_words(replaying, shape):
-    """Control words go to the successor in ring 0, before all packets, between their words and phases of rings, and
-    nowhere else. Where no ring 0 is, they wait for ever."""
+    """Control words go to the successor in ring 0, before and between packets; without ring 0 they wait."""
     generator = np.random.default_rng(31)
     plan = Topology(ROWS, COLUMNS).plan(shape)
     replaying.switch(plan)

@@ -81,7 +81,6 @@ class Model:
 
     def run(self, *, operation, tag=0, gradient_base=0, weight_base=0, state_base=0, length=0, rank=0, size=1, port=0,
             root=0):
-        """Run a command, and return its event."""
         bases = gradient_base, weight_base, state_base
         verdict = self._check(operation, bases, length, (rank, size, port, root))
         cycles = 0
@@ -160,7 +159,6 @@ class Masked:
         self.fill = [write(space, 0, memory) for space, memory in enumerate(self.model.memories)]
 
     def run(self, node, *first, **options):
-        """Run the command on a node after some requests, compare its event and both memories, and return it."""
         options = self.options | options
         node.reset()
         responses = exchange(node, *first, *self.fill, push(**options), POP, *READ_ALL)[len(first):]
@@ -240,7 +238,6 @@ def session(seed):
 
 
 def check_session(node, seed, pattern):
-    """Run a session, and compare all responses."""
     requests, expected = session(seed)
     node.reset()
     responses = exchange(node, *requests, pattern=pattern, seed=seed, cycles=160_000)

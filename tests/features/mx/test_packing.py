@@ -66,7 +66,6 @@ def _blocks(generator, codec, count):
 
 
 def _words(codec, packet):
-    """Words of a packet of blocks."""
     bits = place = 0
     for exponent, differences, codes in packet:
         for values, width in (([exponent], codec.exponent_bits), (differences, codec.difference_bits),
@@ -78,7 +77,6 @@ def _words(codec, packet):
 
 
 def _block_rows(codec, lanes, given):
-    """Packets of blocks as rows of a port."""
     rows = [(exponent, differences, codes[begin:begin + lanes], begin == 0,
              number == len(packet) - 1 and begin + lanes == codec.block)
             for packet in given for number, (exponent, differences, codes) in enumerate(packet)
@@ -159,8 +157,7 @@ def _drive(generator, kind, codec, lanes, words, count=250, cut=0.3):
 
 
 def _model(unit, drawn, willing, ready):
-    """A packer offers words a cycle after the beat that completes them; an unpacker takes words when a beat needs
-    bits of them, offers it a cycle later, and reports the first beat of a packet that lacks some."""
+    """A packer offers words a cycle after their last beat, an unpacker beats a cycle after their words."""
     count, packets, wanted = drawn
     feed, output = stream.Feed(count, willing["i"]), stream.Output(ready["o"])
     errors, now = np.zeros(output.end + 2, bool), -1

@@ -21,8 +21,6 @@ def digest_of(words: list[int], begun: int = 0) -> int:
 
 
 class Bank:
-    """Programs of a bank."""
-
     def __init__(self, queues: int, depth: int):
         self.model, self.lengths = 0, [0] * queues
         self._words = [[0] * (DESCRIPTOR_WORDS * depth) for _ in range(queues)]
@@ -34,7 +32,6 @@ class Bank:
 
     @property
     def programs(self) -> list[list[Command]]:
-        """Commands of each queue."""
         return [[tuple(words[DESCRIPTOR_WORDS * n:DESCRIPTOR_WORDS * (n + 1)]) for n in range(length)]
                 for words, length in zip(self._words, self.lengths, strict=True)]
 
@@ -46,8 +43,6 @@ class Bank:
 
 
 class ProgramBanks:
-    """Banks of a node."""
-
     def __init__(self, *, queues: int, depth: int):
         self._queues, self._depth = queues, depth
         self.banks = [Bank(queues, depth) for _ in range(2)]
@@ -67,8 +62,7 @@ class ProgramBanks:
         return self.banks[1 - self.bank]
 
     def answer(self, opcode: int, count: int, body: list[int]) -> tuple[Status, list[int]]:
-        """Status and payload of the response to a request of LOAD_PROGRAM, EDIT or RUN, with ``count`` in its
-        header and these words behind it."""
+        """Status and payload of the response to LOAD_PROGRAM, EDIT or RUN with this ``count`` and body."""
         if opcode == Opcode.LOAD_PROGRAM:
             return self._load(count, body)
         words = {Opcode.EDIT: EDIT_WORDS, Opcode.RUN: RUN_WORDS}[Opcode(opcode)]

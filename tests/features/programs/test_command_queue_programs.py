@@ -30,7 +30,6 @@ DEPTH = 16
 
 
 def run_of(passes, **options):
-    """Fields of a run."""
     return {"passes": passes, "model": 0, "parity": 0, "number": 0, "reserved_0": 0, "collective": 100,
             "collectives": 3, "rank": 0, "size": 0, "first": 0, "reserved_2": 0, **options}
 
@@ -55,6 +54,8 @@ class Bench:
         self.program = Source(dut, "program", program_word_layout())
         self.run = Source(dut, "run", run_layout())
         self.events = Sink(dut, "events", 32, stalls=stalls(sink, seed=seed))
+        #: Events so far, once :meth:`receive` is called.
+        self.received = []
         self._taken = Monitor(dut, "run", run_layout())
         self._monitors = [Monitor(dut, f"start__{n}", command_layout()) for n in range(QUEUES)]
         for queue in range(QUEUES):
@@ -99,6 +100,15 @@ class Bench:
                         self.ends[queue].append((self.cycle, event))
                         offered[queue] = False
 
+    def receive(self):
+        """Take all events from now on; returns the list of them."""
+        async def take():
+            while True:
+                self.received.extend(await receive_events(self.events, 1))
+
+        cocotb.start_soon(take())
+        return self.received
+
     @property
     def state(self):
         """Fields of ``program_status``."""
@@ -117,14 +127,12 @@ class Bench:
         raise TimeoutError("The run has no end")
 
     def forget(self):
-        """Forget the commands of earlier runs."""
         for record in (self.starts, self.offers, self.ends, self.valids):
             for entries in record:
                 entries.clear()
         self.done = [0] * QUEUES
 
     async def records(self):
-        """The records of the trace, in order."""
         dut, memory = self.dut, []
         for row in range(2 * RECORDS // LANES):
             dut.trace__valid.value, dut.trace__row.value = 1, row
@@ -168,13 +176,7 @@ async def plays_programs(dut):
     await begin(dut)
     bench = Bench(dut, p["seed"], start=p["start"], sink=p["sink"])
     generator = random.Random(p["seed"])
-    received = []
-
-    async def receive():
-        while True:
-            received.extend(await receive_events(bench.events, 1))
-
-    cocotb.start_soon(receive())
+    received = bench.receive()
     for trial in range(p["trials"]):
         print("seed", p["seed"], "trial", trial)
         lengths = generator.choice([(1, 1), (3, 4), (0, 2), (5, 0), (p["depth"], 2), (2, p["depth"])])
@@ -255,13 +257,7 @@ async def a_failure_ends_the_run(dut):
     bench = Bench(dut, 3)
     generator = random.Random(3)
     good = [random_program(generator, n, 4, tag=10 * n) for n in range(QUEUES)]
-    received = []
-
-    async def receive():
-        while True:
-            received.extend(await receive_events(bench.events, 1))
-
-    cocotb.start_soon(receive())
+    received = bench.receive()
     dut.timeout.value = 300
 
     async def play(programs, passes=3):

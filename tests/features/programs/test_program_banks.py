@@ -1,6 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Two banks of programs behind a host port, packet by packet against the model: loads beside runs, edits good and
-bad, runs that end well or do not; and which commands are carried out."""
+"""Two banks of programs at a host port, packet by packet against the model: loads, edits and runs, good and bad."""
 
 import random
 

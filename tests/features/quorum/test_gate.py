@@ -80,8 +80,7 @@ def simulate(unit, run, *, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compute(seed):
-    """Pairs of commands: one with a round waits for a slot and computes there, or its round is over and it does
-    nothing; all others pass at once, as they are."""
+    """A command with a round waits for a slot, or does nothing if its round is over; all other commands pass."""
     async def run(ctx, player):
         unit, generator = player.unit, player.generator
         for _ in range(60):
@@ -125,8 +124,7 @@ def test_compute(seed):
 
 @pytest.mark.parametrize(("seed", "lanes"), [(0, 1), (1, 4), (2, 8)])
 def test_update(seed, lanes):
-    """An update with a round waits for its scale, which it has while it is on offer, and takes the gradients that its
-    node has in the round; all others pass at once with the scale that is given."""
+    """An update with a round waits for its scale and takes the node's gradients; all other commands pass."""
     async def run(ctx, player):
         unit, generator, port = player.unit, player.generator, player.unit.scale_read
         for _ in range(60):

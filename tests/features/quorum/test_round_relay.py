@@ -140,8 +140,7 @@ def test_latency():
 
 
 def test_damaged_words():
-    """Words that are no READY and no CLOSE are dropped, also if they only look like one; nodes without a place drop
-    all, and a reset of links ends a message that has begun."""
+    """Words that are no READY or CLOSE are dropped; nodes without a place drop all; a link reset ends a message."""
     relay = RoundRelay()
     ready = ready_layout().const({"type": ControlType.READY, "source": 3, "slot": 1, "zeros": 0, "tag": 70}).as_bits()
     close = control_layout().const({"type": ControlType.CLOSE, "words": CLOSE_WORDS - 1, "tag": 7, "reserved": 0})

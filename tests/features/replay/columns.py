@@ -28,8 +28,7 @@ def payload(beat):
 
 
 def compare(unit, rows, free=None):
-    """Run a Verilated unit on rows of its ports, and compare each output in each cycle; payloads while they are
-    valid, and none in rows in which it is ``free``."""
+    """Run a unit on rows of its ports, and compare outputs: payloads while valid, others where not ``free``."""
     unit.reset()
     found = unit.run({port.name: rows[port.name] for port in unit.inputs})
     assert found.keys() <= rows.keys()
@@ -45,8 +44,6 @@ def compare(unit, rows, free=None):
 
 
 class Columns:
-    """Rows of ports by name."""
-
     def __init__(self):
         self._rows = collections.defaultdict(list)
         self._any = collections.defaultdict(list)  # rows in which an output does not count

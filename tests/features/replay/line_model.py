@@ -1,7 +1,4 @@
-"""Golden model of a link's return line: messages, and both of its ends cycle by cycle.
-
-Mirrors :mod:`hdl.features.replay.line`.
-"""
+"""Golden model of both ends of a link's return line, :mod:`hdl.features.replay.line`, cycle by cycle."""
 
 import dataclasses
 
@@ -15,8 +12,6 @@ _RECOVER = 21
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A message of the receiver."""
-
     expect: int = 0
     given: int = 0
     id: int = 0
@@ -53,7 +48,6 @@ class Speaker:
 
     @property
     def active(self) -> bool:
-        """Whether it has been started."""
         return self._bits is not None
 
     def step(self, now: Message, start: bool) -> None:
@@ -87,8 +81,7 @@ class Listener:
         self._other: int | None = None  # bits that have come by the other line in its message
 
     def step(self, line: int, lost: bool, swap: bool = False) -> None:
-        """One cycle; ``lost``: the message just complete was not the first one, after all. ``swap``: from the next
-        cycle on, the line is the other one."""
+        """One cycle; ``lost``: the message just complete was not the first; ``swap``: the other line follows."""
         if self._other is not None:
             self._other = (self._other + 1) % MESSAGE
         self._step(line, lost)

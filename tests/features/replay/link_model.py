@@ -1,8 +1,6 @@
-"""Golden model of a link that repeats words, every cycle of both ends.
+"""Golden model of both ends of a link that repeats words, by the protocol of docs/ring/replay.md, cycle by cycle.
 
-Mirrors :mod:`hdl.features.replay.transmitter` and :mod:`hdl.features.replay.receiver`; docs/ring/replay.md has the
-protocol. The attributes of an end are what its ports show in this cycle; ``step`` takes the inputs of this cycle and
-goes on to the next one.
+The attributes of an end are what its ports show in a cycle; ``step`` takes the inputs of the cycle and advances.
 """
 
 import collections
@@ -34,8 +32,6 @@ def restart_word(number: int, id: int, start: int) -> Word:
 
 
 class Transmitter:
-    """The transmitter, cycle by cycle."""
-
     #: Cycles from the first START to the answer's first bit, with wires that take none.
     ENDS = 35
     #: Cycles without news beyond twice the latency of the wires after which a restart is sent.
@@ -186,7 +182,6 @@ class Transmitter:
             self._leave()
 
     def _leave(self) -> None:
-        """Go to the other port."""
         here = (self._base + self.write) % NUMBERS, self._given, self.started, self._round
         (self._base, self._given, self.started, self._round), self._other = self._other, here
         self.id, self._other_id = self._other_id, self.id
@@ -224,8 +219,6 @@ class Transmitter:
 
 
 class Receiver:
-    """The receiver, cycle by cycle."""
-
     #: Cycles from a word in the queue to its offer.
     QUEUE = 3
 

@@ -56,6 +56,15 @@ def random_play(seed, **options):
         "control_willing": geometric(generator, .1), "control_takes": geometric(generator, .7), **options})
 
 
+def reset_plays(moments, cycles, make=random_play, **options):
+    """Random plays with a reset in each of some moments, run for some cycles."""
+    for moment in moments:
+        play = make(moment, resets=lambda cycle, moment=moment: moment <= cycle < moment + 3, **options)
+        for _ in range(cycles):
+            play.step()
+        yield play
+
+
 class SlowWires:
     """Wires that carry a word in ``pace`` cycles, and those that come faster one after the other."""
 
@@ -80,8 +89,6 @@ class SlowWires:
 
 @dataclasses.dataclass
 class Play:
-    """A link at work."""
-
     #: Words of packets as (data, last), and control words, in order; these go by port 0.
     sent: list
     controls: list = dataclasses.field(default_factory=list)

@@ -92,8 +92,7 @@ class Bench:
 
 
 def test_types(unit):
-    """Each message goes to the unit of its type as a whole; unknown ones are skipped, whatever their words look like,
-    and of one whose zeros are not zero only that word is."""
+    """Each message goes as a whole to the unit of its type; unknown ones are skipped, malformed ones by one word."""
     bench = Bench()
     known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0)],
              [first_word(ControlType.CLOSE, 1), Signal(1, 0, 2, 3).word]]
@@ -151,8 +150,7 @@ def test_marks_by_hand():
 
 @pytest.mark.parametrize("tenant", range(3))
 def test_tenants(shared, tenant):
-    """Messages of the own tenant alone are handed on, also behind those of others, whose words are skipped; and what
-    is sent is marked, in the first word of a message."""
+    """Only messages of the own tenant are handed on; what is sent is marked in the first word of a message."""
     bench = Bench(tenant)
     known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0) & ~0xFE00],
              [first_word(ControlType.CLOSE, 4), 9, 10, 0xFFFFFFF3, 0xFFFFFFF4]]

@@ -1,6 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The transmitter of control words alone, in lockstep with the model of the one that has packets as well:
-hdl/features/replay/control_transmitter.py."""
+"""Control words alone, in lockstep with the model of both: hdl/features/replay/control_transmitter.py."""
 
 import random
 
@@ -10,7 +9,7 @@ import pytest
 from hdl.features.replay.control_transmitter import ControlTransmitter
 from sim.verilated.vectors import Unit
 from tests.features.replay.columns import compare
-from tests.features.replay.play import cut, random_play
+from tests.features.replay.play import cut, random_play, reset_plays
 from tests.refusals import refuses
 
 WINDOW = 31
@@ -52,10 +51,7 @@ def test_lockstep(unit, seed):
 
 def test_reset(unit):
     """A reset at any moment, while wires are damaged or not."""
-    for moment in range(1, 300, 23):
-        play = words(moment, resets=lambda cycle, moment=moment: moment <= cycle < moment + 3)
-        for _ in range(900):
-            play.step()
+    for play in reset_plays(range(1, 300, 23), 900, words):
         assert_lockstep(unit, play)
 
 

@@ -77,8 +77,7 @@ async def told(ctx, ring, count, *, damage=()):
 
 
 def test_counts():
-    """Counts reach all nodes, one hop further each time in the same number of cycles; damaged words are repeated, and
-    all is forgotten with a reset of links."""
+    """Counts reach each node one hop later, damaged words are repeated, and a link reset clears all counts."""
     async def bench(ctx, ring):
         for words in ring.words:
             ctx.set(words.signals.run, 1)

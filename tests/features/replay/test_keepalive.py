@@ -77,8 +77,7 @@ def test_lockstep(unit, seed):
 
 @pytest.mark.parametrize("nodes", [2, 3, 16])
 def test_ring(nodes):
-    """Each node is told once of each period of one that works, which is one of them, and nothing goes round for ever,
-    whatever stalls."""
+    """Each node hears once of each period in which one node works, and no word circulates for ever."""
     generator = random.Random(nodes)
     ring = [Node(nodes) for _ in range(nodes)]
     wires = [[] for _ in ring]

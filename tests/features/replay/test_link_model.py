@@ -163,8 +163,7 @@ class AgainstThePointer(Transmitter):
 
 
 def test_no_livelock():
-    """An outage of the line alone: the receiver goes on, and the transmitter goes back to what it knows. Judged
-    against the next word to send, the receiver's numbers then look impossible, and it restarts for ever."""
+    """An outage of the line alone heals; judged against the next word to send, numbers look wrong for ever."""
     def outage(cycle):
         return (lambda word, line: (word, 0)) if 400 <= cycle < 1000 else None
 
@@ -185,8 +184,7 @@ class Impatient(Transmitter):
 
 @pytest.mark.parametrize("pace", [2, 5, 20])
 def test_slow_wires(pace):
-    """On wires that carry a word in several cycles, a damaged word costs four windows of words at most. Restarts
-    without news alone never fill them; with words behind each, they would for ever."""
+    """A damaged word costs at most four windows of words; restarts that words follow would fill slow wires."""
     clean = Play(stream(700), latency=8, pace=pace).run(20_000)
     clean.assert_mended()
     assert clean.restarts == 0

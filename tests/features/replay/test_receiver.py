@@ -9,7 +9,7 @@ from hdl.features.replay.receiver import ReplayReceiver
 from sim.verilated.vectors import Unit
 from tests.features.replay.check_model import word_check
 from tests.features.replay.link_model import Word, restart_word
-from tests.features.replay.play import Play, assert_lockstep, random_play
+from tests.features.replay.play import Play, assert_lockstep, random_play, reset_plays
 from tests.refusals import refused
 
 
@@ -31,16 +31,12 @@ def test_latency(unit):
 
 
 def test_reset(unit):
-    for moment in range(1, 300, 23):
-        play = random_play(moment, resets=lambda cycle, moment=moment: moment <= cycle < moment + 3)
-        for _ in range(900):
-            play.step()
+    for play in reset_plays(range(1, 300, 23), 900):
         assert_lockstep(unit, play, "r_")
 
 
 def test_any_words(unit):
-    """Words that no transmitter sends: right and wrong checks and numbers, RESTARTs at random, also such as lead
-    ahead or are only like one, packets without credit and too long ones."""
+    """Words that no transmitter sends: any checks, numbers and RESTARTs, and packets without credit or too long."""
     generator = random.Random(7)
     play = Play([], faults=lambda cycle: lambda word, line: (any_word(), line),
                 takes=lambda: generator.random() < .5, control_takes=lambda: generator.random() < .5)

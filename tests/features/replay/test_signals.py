@@ -65,8 +65,7 @@ def settle(relays, cycles, generator=None, after=lambda cycle: None):
 
 @pytest.mark.parametrize("nodes", [2, 5, SOURCES])
 def test_ring(unit, nodes):
-    """Counts that grow at random on all nodes, in runs that nodes begin at different times: no node ever reads more
-    than is done, what it reads never goes back, and in the end all nodes know all. Every port in every cycle."""
+    """Random counts in runs that begin at different times: no node reads more than is done, and all learn all."""
     generator = random.Random(nodes)
     relays = [Relay(rank, nodes) for rank in range(nodes)]
     totals = {}  # what each node has done in each run

@@ -7,7 +7,7 @@ import pytest
 
 from hdl.features.replay.transmitter import ReplayTransmitter
 from sim.verilated.vectors import Unit
-from tests.features.replay.play import Play, assert_lockstep, cut, random_play
+from tests.features.replay.play import Play, assert_lockstep, cut, random_play, reset_plays
 from tests.refusals import refused
 
 
@@ -37,11 +37,7 @@ def test_two_links(two, seed):
 
 def test_two_links_reset(two):
     """A reset at any moment: both links start again."""
-    for moment in range(40, 700, 61):
-        play = random_play(moment, route=[0, 1] * 15,
-                           resets=lambda cycle, moment=moment: moment <= cycle < moment + 3)
-        for _ in range(1500):
-            play.step()
+    for play in reset_plays(range(40, 700, 61), 1500, route=[0, 1] * 15):
         assert_lockstep(two, play, "t_")
 
 
@@ -56,10 +52,7 @@ def test_latency(unit):
 
 def test_reset(unit):
     """A reset at any moment, while wires are damaged or not: everything is dropped, and the link starts again."""
-    for moment in range(1, 300, 23):
-        play = random_play(moment, resets=lambda cycle, moment=moment: moment <= cycle < moment + 3)
-        for _ in range(900):
-            play.step()
+    for play in reset_plays(range(1, 300, 23), 900):
         assert_lockstep(unit, play, "t_")
 
 

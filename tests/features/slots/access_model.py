@@ -1,8 +1,4 @@
-"""Golden models of what a node with messages has beside their gate, cycle by cycle: the keeper of answers, and the
-relay of places.
-
-Mirrors hdl/features/slots/access.py and place.py; docs/ring/messages.md has the rules.
-"""
+"""Golden models of hdl/features/slots/access.py and place.py by the rules of docs/ring/messages.md."""
 
 import dataclasses
 
@@ -15,8 +11,7 @@ Beat = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """Outputs of a cycle: words to the port and of the answer, and whether requests and the port's words are
-    taken."""
+    """Outputs of a cycle: words to the port and of the answer, and whether the request and the port are taken."""
 
     port: Beat | None
     answer: Beat | None
@@ -48,7 +43,6 @@ class AnswerKeeper:
                         takes=int(passes and (self.drops or port_ready)), takes_port=int(ready and not self.drops))
 
     def step(self, *, word: Beat | None, port: Beat | None, port_ready: int, ready: int, direct: int) -> None:
-        """One cycle."""
         out = self.look(word=word, port=port, port_ready=port_ready, ready=ready, direct=direct)
         if self.phase == "request":
             self.place, self.drops = 0, False
@@ -71,7 +65,6 @@ class AnswerKeeper:
 
 
 def place_word(rank: int, size: int) -> int:
-    """PLACE for the node of a rank."""
     return _PLACE | rank << 12 | size << 16
 
 
@@ -91,7 +84,6 @@ class PlaceRelay:
         return given if not self.heard[1] or (given[0] == 0 and given[1] > 1) else self.heard
 
     def step(self, *, word: int | None, ready: int, given: tuple[int, int]) -> None:
-        """One cycle."""
         master, place = given[0] == 0 and given[1] > 1, self.place(given)
         came = None
         if word is not None and word == place_word(word >> 12 & 15, word >> 16 & 31):

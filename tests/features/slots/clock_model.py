@@ -1,7 +1,6 @@
-"""Golden model of the clock of a node and of the SYNCs that set it, cycle by cycle.
+"""Golden model of :mod:`hdl.features.slots.clock`, with the messages of docs/ring/time.md, cycle by cycle.
 
-Mirrors :mod:`hdl.features.slots.clock`; docs/ring/time.md has the messages. What the unit shows in a cycle are the
-attributes of :class:`Clock`; ``step`` takes the inputs of the cycle and goes on to the next one.
+The attributes of :class:`Clock` are what the unit shows in a cycle; ``step`` takes its inputs and advances.
 """
 
 import dataclasses
@@ -17,7 +16,6 @@ _PATIENCE = 255
 
 
 def sync_word(number: int) -> int:
-    """SYNC of this number."""
     return _SYNC | number << 12
 
 
@@ -28,13 +26,12 @@ def follow_words(number: int, time: int, rounds: int) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """State of the link to the successor in a cycle: a SYNC is on its wires for the first time; a word is repeated,
-    or a RESTART is there; all words have arrived; the round trip of its wires."""
+    """State of the link to the successor in a cycle."""
 
-    departed: int = 0
-    repaired: int = 0
-    settled: int = 1
-    round: int = 0
+    departed: int = 0  # a SYNC is on its wires for the first time
+    repaired: int = 0  # a word is repeated, or a RESTART is there
+    settled: int = 1  # all words have arrived
+    round: int = 0  # round trip of its wires
 
 
 class Departures:

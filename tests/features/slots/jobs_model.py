@@ -1,7 +1,4 @@
-"""Golden models of two jobs on one ring, cycle by cycle: slots by TIME alone, room of each job, the way of packets.
-
-Mirrors hdl/features/slots/job_*.py; docs/ring/two_jobs.md has the rules.
-"""
+"""Golden models of hdl/features/slots/job_*.py, cycle by cycle, by the rules of docs/ring/two_jobs.md."""
 
 import dataclasses
 
@@ -49,13 +46,12 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class SlotState:
-    """State of a node in a cycle: a slot begins in the next one, or in this one; the job that it is of, if there is
-    one; and the number of its pair."""
+    """State of a node in a cycle."""
 
-    soon: int = 0
-    starts: int = 0
-    of: int | None = None
-    pair: int = 0
+    soon: int = 0  # a slot begins in the next cycle
+    starts: int = 0  # a slot begins in this one
+    of: int | None = None  # job of the slot, if there is one
+    pair: int = 0  # its number
 
     def bits(self, job: int) -> int:
         """As the unit of a node of this job shows it."""
@@ -86,7 +82,6 @@ class JobTable:
 
     @property
     def slot(self) -> SlotState:
-        """State in this cycle."""
         soon = self._known and bool(self._due) and self._place >= max(self._frame.window, self._boundary)
         return SlotState(int(soon), self._starts, self._of, self._pair)
 
@@ -120,7 +115,6 @@ class RoomLaps:
         self.o: Message | None = None
 
     def ready(self, ready: int) -> int:
-        """Whether a word is taken."""
         return int((self.o is None or bool(ready)) and not self._due)
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0, room: int = 0,
@@ -182,8 +176,7 @@ class JobPath:
     def step(self, *, came: Wires = _IDLE, own: Wires = _IDLE, line: int = 0, slot: SlotState = _NO_SLOT,
              coming: SlotState = _NO_SLOT, job: int = 0, wraps: int = 0, goes: int = 1, flush: int = 0,
              clear: int = 0, entering: tuple[int, int] | None = None) -> None:
-        """One cycle, with what comes, what the transmitter sends, the level of the receiver's line, both slots, and
-        the word of a packet that is to be kept."""
+        """One cycle, with the wires, the line, both slots, and the word of a packet that is to be kept."""
         packet = (came.data, came.last) if came.valid and not came.kind else None
         self._into = 0 if coming.starts else self._into + 1
         self._from = 0 if slot.starts else self._from + 1

@@ -55,7 +55,6 @@ test_parameters = refused(Clock, {}, [
 
 
 def test_words():
-    """Words of the model are those of the layouts."""
     tag = sync_layout().const({"number": 5}).as_bits()
     assert control_layout().const({"type": ControlType.SYNC, "tag": tag}).as_bits() == sync_word(5)
     tag = sync_layout().const({"number": 5, "follows": 1}).as_bits()

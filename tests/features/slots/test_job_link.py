@@ -92,8 +92,7 @@ WIRES = [([16], [16], [0]), ([1, 40, 16, 9], [1, 40, 16, 9], [0, 105, -105, 77])
 
 @pytest.mark.parametrize(("forward", "back", "drifts"), WIRES)
 def test_packets(unit, forward, back, drifts):
-    """Both jobs have all slots of all superframes, and all packets come in order: with latencies that are equal
-    forward and back or not, and clocks that drift."""
+    """Both jobs use all slots of all superframes and all packets arrive in order, on any wires and with drift."""
     found = play(unit, forward=forward, back=back, drifts=drifts)
     assert all(not found[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
     grants = {int(found[f"granted_{n}"].sum()) for n in range(NODES)}

@@ -1,6 +1,5 @@
 """Proofs about two jobs on one ring: neither has an influence on the other, and no boundary cuts a packet."""
 
-import pytest
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
@@ -11,20 +10,11 @@ from hdl.features.slots.job_path import JobPath
 from hdl.features.slots.job_rooms import ROOM_BITS, RoomLaps, rooms_layout
 from hdl.features.slots.job_table import FRAME_BITS, JobFrame, JobTable
 from hdl.features.slots.layouts import GAP
-from sim.formal import RefutedError, prove
+from sim.formal import prove
+from tests.proofs import held, refuted
 
 LONGEST = 2
 FRAME = JobFrame(longest=LONGEST)
-
-
-def held(m, *signals):
-    """Have inputs keep their values from the first cycle on."""
-    begun = Signal()
-    m.d.sync += begun.eq(1)
-    for signal in signals:
-        before = Signal.like(signal)
-        m.d.sync += before.eq(signal)
-        m.d.comb += Assume(~begun | (before == signal))
 
 
 class RoomsApart(wiring.Component):
@@ -91,15 +81,13 @@ class RoomsApart(wiring.Component):
 
 
 class Slots(wiring.Component):
-    """Base of specifications of paths: slots as the solver likes, of one job or the other, none shorter than a packet
-    and some cycles, and the word that enters."""
+    """Base of specifications of paths: slots as the solver likes, none shorter than a packet, and the next word."""
 
     starts: In(1)
     drives: In(1)
 
     def slots(self, m, *paths, least):
-        """Play the slots on paths; returns whether there is one, its cycle, and whether it is of the paths' own
-        job."""
+        """Play the slots on paths; return whether there is one, its cycle, and whether it is of their job."""
         begun, own, cycle = Signal(), Signal(), Signal(4)
         now, mine = Mux(self.starts, 0, cycle), Mux(self.starts, self.drives, own)
         there = begun | self.starts
@@ -267,23 +255,19 @@ class SteadyTables(wiring.Component):
 def test_rooms_apart():
     """For all time, by induction."""
     prove(RoomsApart(), depth=2)
-    with pytest.raises(RefutedError):
-        prove(RoomsApart(wrong=True), depth=4, mode="bmc")
+    refuted(RoomsApart(wrong=True), depth=4)
 
 
 def test_paths_apart():
     prove(PathsApart(), depth=11, mode="bmc")
-    with pytest.raises(RefutedError):
-        prove(PathsApart(less=3), depth=11, mode="bmc")
+    refuted(PathsApart(less=3), depth=11)
 
 
 def test_whole_packets():
     prove(WholePackets(), depth=15, mode="bmc")
-    with pytest.raises(RefutedError):
-        prove(WholePackets(slack=3), depth=15, mode="bmc")
+    refuted(WholePackets(slack=3), depth=15)
 
 
 def test_steady_tables():
     prove(SteadyTables(), depth=18, mode="bmc")
-    with pytest.raises(RefutedError):
-        prove(SteadyTables(less=1), depth=18, mode="bmc")
+    refuted(SteadyTables(less=1), depth=18)

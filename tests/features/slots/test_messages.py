@@ -1,6 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Messages between the slots, the host and the host port of a node, against their golden model:
-hdl/features/slots/messages.py."""
+"""Messages between slots, host and host port against their golden model: hdl/features/slots/messages.py."""
 
 import random
 
@@ -84,8 +83,7 @@ def test_header():
 
 
 def test_check():
-    """One or two wrong bits of a message are found for certain, as is whatever is wrong in one word: the check is a
-    sum of one number for each wrong bit, and no two of these are the same, and those of a word are independent."""
+    """The numbers of wrong bits differ, and are independent within a word: two bits, or any one word, are found."""
     numbers = [check_of([1 << bit, *[0] * behind]) for behind in range(66) for bit in range(32)]
     assert len({*numbers, 0}) == 66 * 32 + 1
     rows, rank = numbers[:32], 0
@@ -180,8 +178,7 @@ def test_malformed(unit, damage):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(unit, seed):
-    """Every port in every cycle, with requests and answers of all lengths, stalls, resets, and messages that no host
-    sends; for two seeds with a port that answers when it is not asked."""
+    """Every port in every cycle, with requests, answers, stalls, resets and wild messages; half with a wild port."""
     generator, node = random.Random(seed), Node((0, 3, 9, 0)[seed])
     host, port, heard, seen, asked = [], [], [], set(), 0
     node.wild = seed > 1

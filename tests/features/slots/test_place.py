@@ -36,8 +36,7 @@ class Place:
 
 @pytest.mark.parametrize("nodes", [2, 5, 16])
 def test_places(relay, nodes):
-    """All nodes have their places when the word has gone round, it is sent again while it is lost, then no more; a
-    ring of another size has other places."""
+    """All nodes get their places, repeated while words are lost; a ring of another size gets other places."""
     ring = [Place() for _ in range(nodes)]
     ring[0].given = (0, nodes)
     wires = [None] * nodes

@@ -130,8 +130,7 @@ def small_record(generator):
 @pytest.mark.parametrize("wire", [1, 16])
 @pytest.mark.parametrize("nodes", [2, 3, 8, 15])
 def test_ring(laps_unit, nodes, wire):
-    """All nodes have the table of all records, before its slots begin, again and again, and only the first one takes
-    LAP: slots begin as many cycles behind the last ones as are said."""
+    """All nodes have the table of all records before its slots begin, again and again, after the given cycles."""
     generator = random.Random(nodes)
     ring = [Node(rank, nodes) for rank in range(nodes)]
     records = [small_record(generator) for _ in ring]
@@ -162,8 +161,7 @@ def test_without(laps_unit):
 
 @pytest.mark.parametrize("begin", range(120, 1000, 40))
 def test_late(laps_unit, begin):
-    """Words that wait at a node for a restart of its link: some nodes may have no table, and nobody another one than
-    others that begins in the same cycle. LAP follows, and then tables as before."""
+    """Words delayed by a restart: some nodes may lack a table, none has another one, and tables return after LAP."""
     ring = [Node(rank, 4) for rank in range(4)]
     granted, asked = play(ring, records=[Record(3, 9, 9)] * 4, cycles=3000, stalled=range(begin, begin + 70))
     assert asked <= 3
@@ -238,8 +236,7 @@ class Player:
 @pytest.mark.parametrize("messages", [False, True])
 @pytest.mark.parametrize("slots", [0, 1, 4, 16])
 def test_slots(table_units, slots, messages):
-    """Slots begin ``gap`` cycles behind a TIME that is set, in the cycles that the table names, a cycle behind TIME,
-    and end the same way; and so do those of a second table, without another time."""
+    """Slots of two tables begin and end when the table says, ``gap`` cycles after TIME is set or after the last."""
     node = Player(2, messages)
     start = (1 << 16) - 500
     table = Table(slots, 268, 1, 1)

@@ -81,8 +81,7 @@ def pulse(cycles, at):
 
 @pytest.mark.parametrize("hops", range(1, NODES))
 def test_hops(unit, hops):
-    """A packet of 268 words over so many hops of 16 cycles: 3 to the wires, 3 in the receiver, 1 for each node that
-    it passes."""
+    """A packet of 268 words over hops of 16 cycles: 3 to the wires, 3 in the receiver, 1 for each node passed."""
     assert LONGEST == 268
     cycles, start = 1200, 400
     rows = {"direct": 1, "on_0": pulse(cycles, 3), "starts_0": pulse(cycles, start), "mode_0": 1,
@@ -102,9 +101,7 @@ def test_hops(unit, hops):
 @pytest.mark.parametrize(("wire", "lean"), [([16], 0), ([1], 0), ([16, 3, 40, 9], 0), ([16], 12)])
 @pytest.mark.parametrize("slots", [0, 3, 16])
 def test_superframes(unit, wire, slots, lean):
-    """Every node sends in every slot, each packet as long as the slot allows, and messages go over seven hops: no
-    word is lost, and each message ends in the cycle that the table names. ``lean`` is an error of TIME for each link,
-    as latencies that differ forward and back make it: it does no harm."""
+    """No word of full slots is lost, with an error ``lean`` of TIME per link; messages end when the table says."""
     cycles, generator = 8_000, np.random.default_rng(slots + lean + len(wire))
     table = Table(slots, LONGEST, 0, 0)
     ways = np.cumsum([0, *(wire[n % len(wire)] + 1 for n in range(NODES - 1))])

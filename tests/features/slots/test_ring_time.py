@@ -127,8 +127,7 @@ def play(unit, *, size, cycles, forward, back, traffic=0, drifts=DRIFTS, **more)
 @pytest.mark.parametrize(("size", "wires"), [(2, [1]), (3, [16, 7, 33]), (5, [16]), (8, [16]),
                                              (8, [1, 16, 5, 40, 2, 63, 3, 8])])
 def test_offset(unit, size, wires, traffic):
-    """No TIME that is valid is more than a cycle from that of rank 0, from SYNC to SYNC, while links carry packets or
-    not, and `error` is 0. A node has no valid TIME before."""
+    """Each valid TIME is within a cycle of rank 0's, with packets or not, and ``error`` is 0."""
     offsets, valid, found = play(unit, size=size, cycles=30_000, forward=wires, back=wires, traffic=traffic)
     first = [int(np.argmax(row)) for row in valid]
     assert all(valid[n, first[n]:].all() for n in range(size))
@@ -150,8 +149,7 @@ def test_offset(unit, size, wires, traffic):
 
 @pytest.mark.parametrize(("forward", "back"), [([16], [20]), ([17], [16]), ([3, 40, 16, 9], [60, 1, 16, 8])])
 def test_unequal(unit, forward, back):
-    """TIME, where latencies forward and back differ, is off by half of what they differ by, all links added first,
-    and rank 0 has measured that for the whole ring."""
+    """With latencies that differ forward and back, TIME is off by half of the sum, and rank 0 has measured that."""
     size = 8
     offsets, _, found = play(unit, size=size, cycles=9_000, forward=forward, back=back, drifts=[0] * NODES)
     differences = np.array([back[n % len(back)] - forward[n % len(forward)] for n in range(size)])
@@ -164,9 +162,7 @@ def test_unequal(unit, forward, back):
 
 @pytest.mark.parametrize("link", [0, 1, 2])
 def test_damage(unit, link):
-    """A SYNC that was damaged, or that waits for the repetition of a word before it, sets nothing: nodes behind that
-    link keep the TIME that they have, or have none until the next SYNC. No SYNC sets a wrong one, wherever a word was
-    damaged."""
+    """A SYNC that is damaged or waits for a repetition sets nothing: no node ever gets a wrong TIME."""
     size, cycles, set_by_first = 4, 9_000, set()
     for at in range(4096, 4096 + 168, 8):
         damage = np.zeros(cycles, np.uint64)

@@ -1,6 +1,5 @@
 """Proofs about slots: no word passes where a node drives, no boundary cuts a packet."""
 
-import pytest
 from amaranth.hdl import Assert, Assume, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
@@ -8,7 +7,8 @@ from amaranth.lib.wiring import In
 from hdl.features.slots.layouts import GAP, mode_layout, table_layout
 from hdl.features.slots.path import SlotPath
 from hdl.features.slots.table import SlotTable
-from sim.formal import RefutedError, prove
+from sim.formal import prove
+from tests.proofs import refuted
 
 LONGEST = 2
 
@@ -158,8 +158,7 @@ def test_steady_slots():
 
 def test_shorter_slots():
     """A slot that lacks two cycles happens."""
-    with pytest.raises(RefutedError):
-        prove(SteadySlots(less=1), depth=16, mode="bmc")
+    refuted(SteadySlots(less=1), depth=16)
 
 
 def test_undisturbed():
@@ -168,5 +167,4 @@ def test_undisturbed():
 
 def test_slack():
     """Three cycles would be too much for a slot."""
-    with pytest.raises(RefutedError):
-        prove(Undisturbed(slack=3), depth=15, mode="bmc")
+    refuted(Undisturbed(slack=3), depth=15)

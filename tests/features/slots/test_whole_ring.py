@@ -106,8 +106,7 @@ WORDS = SLOTS * LONGEST
                                                ([40, 3], [16, 3])])
 @pytest.mark.parametrize("wants", [(), (2,), (1, 3)])
 def test_superframes(unit, forward, back, wants):
-    """Superframes behind each other, with latencies that are equal forward and back or not: the same tables, every
-    packet and every message, and between superframes one lap."""
+    """On any wires all tables are equal, all packets and messages arrive, and one lap separates superframes."""
     found = play(unit, forward=forward, back=back, wants=wants)
     cycles = [np.flatnonzero(found[f"granted_{n}"]) for n in range(NODES)]
     least = min(len(one) for one in cycles) - 1
@@ -134,8 +133,7 @@ def test_superframes(unit, forward, back, wants):
 
 @pytest.mark.parametrize("at", range(4820, 4970, 20))
 def test_damage(unit, at):
-    """After damage in a lap some nodes may have no table, and send nothing in that superframe; soon all do again, and
-    no node ever has another table than the others."""
+    """After damage in a lap some nodes may skip a superframe, but no node ever has another table than the rest."""
     damage = np.zeros(7000, np.uint64)
     damage[at:at + 30] = 1
     found = play(unit, forward=[16], back=[16], cycles=len(damage), damage_1=damage)

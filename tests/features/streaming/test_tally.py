@@ -25,8 +25,7 @@ def commands(generator, lanes):
 @pytest.mark.parametrize("stalls", [False, True])
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_counts(lanes, stalls):
-    """The entry is cleared, and holds the counts of all packets that are written; elements behind the length and
-    commands that are not counted leave no trace."""
+    """The entry is cleared and holds the counts of all packets written; nothing else leaves a trace."""
     seed = lanes + 16 * stalls
     generator, note = random.Random(seed), f"{seed=}"
     unit, m = Tally(lanes=lanes, elements=256), Module()

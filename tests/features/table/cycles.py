@@ -18,7 +18,6 @@ _STAGES = 2
 
 
 def _rows(table: Iterable[int]) -> list[int]:
-    """Exponents in each row of 16."""
     rows = [0] * 16
     for exponent in table:
         rows[exponent // 16] += 1
@@ -27,7 +26,6 @@ def _rows(table: Iterable[int]) -> list[int]:
 
 def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes: int, scan_willing: npt.ArrayLike,
                   willing: npt.ArrayLike, ready: npt.ArrayLike, opened: int = _CLEARING) -> plane_cycles.Trace:
-    """Trace every cycle of an encoder."""
     beats = [-(-len(np.asarray(packet)) // lanes) for packet in packets]
     scan, feed = stream.Feed(sum(beats), scan_willing), stream.Feed(sum(beats), willing)
     words = planes.word_count(lanes, table.width)

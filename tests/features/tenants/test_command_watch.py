@@ -14,7 +14,6 @@ EVENT = {"tag": 5, "status": EventStatus.BAD_MASK, "flags": 2, "queue": 1, "deta
 
 
 def words_of(event):
-    """The words of an event."""
     number = to_int(event_layout(), event)
     return np.array([number >> 32 * n & 0xFFFFFFFF for n in range(4)], np.uint32)
 

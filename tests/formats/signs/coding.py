@@ -57,7 +57,6 @@ class Encoder(wiring.Component):
 
     @property
     def words(self):
-        """Words in a beat of the output."""
         return self._packer.words
 
     def elaborate(self, platform):
@@ -125,7 +124,6 @@ class Decoder(wiring.Component):
 
     @property
     def words(self):
-        """Words in a beat of the input."""
         return self._unpacker.words
 
     def elaborate(self, platform):

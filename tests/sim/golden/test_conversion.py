@@ -19,7 +19,6 @@ TYPES = {**NARROW, **WIDE}
 
 
 def canonical(values, format):
-    """Bits of numbers, with one NaN."""
     exponent_bits, fraction_bits = format
     bits = values.view(np.uint8 if values.dtype.itemsize == 1 else np.uint16).astype(np.uint64)
     nan = (1 << exponent_bits + 1) - 1 << fraction_bits - 1
@@ -86,8 +85,7 @@ def fraction(bits, exponent_bits, fraction_bits):
 @pytest.mark.parametrize("source", [(2, 1), (2, 5), (3, 2), (6, 1)])
 @pytest.mark.parametrize("target", [(2, 1), (2, 3), (3, 1), (5, 2)])
 def test_formats_of_no_library(source, target):
-    """The nearest of all numbers of the target, of two the even one; what is nearer to the number behind the largest
-    becomes infinity."""
+    """The nearest number of the target, ties to even; from half a step beyond the largest on, infinity."""
     largest = ((1 << target[0]) - 1 << target[1]) - 1
     candidates = [fraction(bits, *target) for bits in range(largest + 1)]
     candidates.append(2 * candidates[-1] - candidates[-2])

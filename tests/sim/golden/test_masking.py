@@ -11,10 +11,6 @@ TYPES = {Element.FP32: np.float32, Element.BF16: ml_dtypes.bfloat16, Element.FP1
 LEAST_MAXIMUM = -9000.0
 
 
-def _picture(mask, rows, columns):
-    return ["".join(".#"[kept] for kept in row) for row in mask.generated(rows, columns).astype(int).tolist()]
-
-
 # --- masks by hand
 
 
@@ -35,7 +31,7 @@ def _picture(mask, rows, columns):
     (Mask(triangle=True, padding=True, length_rows=3, length_columns=2), ["#...", "##..", "##.."]),
 ])
 def test_kinds(mask, picture):
-    assert _picture(mask, 3, 4) == picture
+    assert ["".join(".#"[kept] for kept in row) for row in mask.generated(3, 4).astype(int).tolist()] == picture
 
 
 def test_external_words():

@@ -23,7 +23,6 @@ def test_by_hand():
 
 
 def test_unpacking_keeps_all_bits():
-    """Unpacking keeps all bits, those of NaNs too."""
     halves = np.arange(1 << 16, dtype=np.uint32)
     words = halves | (halves ^ np.uint32(0xFFFF)) << np.uint32(16)
     elements = model.unpack(words)

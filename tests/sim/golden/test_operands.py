@@ -12,10 +12,7 @@ from sim.golden.features.bf16.operands import bfloat16
 from sim.golden.features.block_operands.operands import block_numbers, block_terms
 from sim.golden.features.nvfp4.nvfp4 import NVFP4
 from tests.features.nvfp4.golden.test_nvfp4 import blocks_of, defined
-
-
-def bits(value):
-    return np.float32(value).view(np.uint32)
+from tests.words import bits_of
 
 
 @pytest.mark.parametrize(("given", "wanted"), [
@@ -23,7 +20,7 @@ def bits(value):
     (2.0**-126, 2.0**-126), (2.0**-127, 0.0), (-(2.0**-130), -0.0), (3.4e38, np.inf), (-np.inf, -np.inf),
     (2.0**-126 * (1 - 2**-9), 2.0**-126), (2.0**-126 * (1 - 2**-7), 0.0)])
 def test_bfloat16(given, wanted):
-    assert bfloat16(bits(given)) == bits(wanted)
+    assert bfloat16(bits_of(given)) == bits_of(wanted)
 
 
 def test_bfloat16_is_the_librarys():
@@ -74,12 +71,11 @@ def dot_product(left, right, tensor_scale):
 @pytest.mark.parametrize(("tensor_scale", "seed", "pairs"), [
     (1.0, 1, 5500), (2.0**-8, 2, 400), (2.0**-60, 3, 400), (2.0**60, 4, 400)])
 def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
-    """107,200 products of 214,400 elements in all, in exact fractions: a dot product is one number of binary32, and
-    not rounded; at both ends of binary32 it is a zero or an infinity. With a tensor scale of 1 no end is reached."""
+    """A dot product is one number of binary32, not rounded, or at its ends zero or infinity: in exact fractions."""
     model = NVFP4(tensor_scale=tensor_scale)
     left = blocks_of(seed, pairs, tensor_scale)
     right = np.random.default_rng(seed).permutation(left)
-    (rows, row_scales), (columns, column_scales) = (block_terms(model, bits(x)) for x in (left, right))
+    (rows, row_scales), (columns, column_scales) = (block_terms(model, bits_of(x)) for x in (left, right))
     totals = np.einsum("pbk,pbk->pb", rows, columns)
     found = block_numbers(model, totals, row_scales, column_scales)[:, 0]
     ends = {"zero": 0, "infinity": 0}

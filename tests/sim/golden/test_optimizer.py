@@ -44,17 +44,14 @@ def test_momentum():
     assert new_weights.tolist() == bits(0.125, 2.5, 0).tolist()
 
 
-def test_dampening():
-    settings = scalars(Rule.MOMENTUM, gradient_scale=1, learning_rate=1, first_decay=0.5, first_gain=0.25)
+@pytest.mark.parametrize(("options", "momentum", "weight"), [
+    ({"first_gain": 0.25}, 3, -2),
+    ({"nesterov": True}, 9, -11.5),  # the step from m' = 0.5 * 2 + 8 = 9 is 0.5 * 9 + 8
+], ids=["dampening", "nesterov"])
+def test_options_of_momentum(options, momentum, weight):
+    settings = scalars(Rule.MOMENTUM, gradient_scale=1, learning_rate=1, first_decay=0.5, **options)
     new_weights, new_state = update(bits(8), bits(1), [bits(2)], settings)
-    assert (new_state[0], new_weights) == (bits(3), bits(-2))
-
-
-def test_nesterov():
-    """The step from m' = 0.5 * 2 + 8 = 9 is 0.5 * 9 + 8."""
-    settings = scalars(Rule.MOMENTUM, nesterov=True, gradient_scale=1, learning_rate=1, first_decay=0.5)
-    new_weights, new_state = update(bits(8), bits(1), [bits(2)], settings)
-    assert (new_state[0], new_weights) == (bits(9), bits(-11.5))
+    assert (new_state[0], new_weights) == (bits(momentum), bits(weight))
 
 
 @pytest.mark.parametrize("rule", [Rule.SGD, Rule.MOMENTUM])
@@ -85,24 +82,17 @@ ADAM = {"gradient_scale": 1, "learning_rate": 0.5, "first_decay": 0.5, "first_ga
         "second_gain": 0.25, "epsilon": 1}
 
 
-def test_adam():
+@pytest.mark.parametrize(("rule", "factor", "gradient", "weight", "start"), [
+    (Rule.ADAM, 0, 4, 1, 1),
+    (Rule.ADAM, 0.25, 2, 8, 8),  # decay is part of the gradient: 2 + 0.25 * 8
+    (Rule.ADAMW, 0.75, 4, 8, 6),  # decay shrinks the weight: 0.75 * 8
+])
+def test_adam(rule, factor, gradient, weight, start):
     """m' = 0.5 * 2 + 0.5 * 4 = 3; v' = 0.75 * 16 + 0.25 * 16 = 16; d = 3 / (4 + 1)."""
-    new_weights, (first, second) = update(bits(4), bits(1), [bits(2), bits(16)], scalars(Rule.ADAM, **ADAM))
+    settings = scalars(rule, **ADAM, **({"weight_factor": factor} if factor else {}))
+    new_weights, (first, second) = update(bits(gradient), bits(weight), [bits(2), bits(16)], settings)
     assert (first, second) == (bits(3), bits(16))
-    assert new_weights == bits(np.float32(1) - np.float32(0.5) * (np.float32(3) / np.float32(5)))
-
-
-def test_adam_takes_weight_decay_into_the_moments():
-    settings = scalars(Rule.ADAM, **ADAM, weight_factor=0.25)
-    _, (first, second) = update(bits(2), bits(8), [bits(2), bits(16)], settings)
-    assert (first, second) == (bits(3), bits(16))
-
-
-def test_adamw_shrinks_the_weight():
-    settings = scalars(Rule.ADAMW, **ADAM, weight_factor=0.75)
-    new_weights, (first, second) = update(bits(4), bits(8), [bits(2), bits(16)], settings)
-    assert (first, second) == (bits(3), bits(16))
-    assert new_weights == bits(np.float32(6) - np.float32(0.5) * (np.float32(3) / np.float32(5)))
+    assert new_weights == bits(np.float32(start) - np.float32(0.5) * (np.float32(3) / np.float32(5)))
 
 
 def test_adam_without_epsilon():

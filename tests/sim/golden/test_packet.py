@@ -215,8 +215,7 @@ def test_aborts():
 
 
 def test_older_epochs():
-    """An epoch at most 128 before, modulo 256, is older: dropped silently, stomped or not, unless the CRC is
-    wrong."""
+    """An epoch up to 128 before, modulo 256, is dropped silently, stomped or not, unless the CRC is wrong."""
     for age in range(1, 256):
         for given in (packet(changed(epoch=(EPOCH - age) % 256), PAYLOAD, stomp=stomp) for stomp in (False, True)):
             got = verdict(given, HEADER, epoch=EPOCH)

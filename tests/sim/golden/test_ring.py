@@ -10,6 +10,7 @@ from tests.refusals import refuses
 
 SIZES = [1, 2, 3, 4, 5, 8, 16]
 LENGTHS = [0, 1, 31, 32, 33, 100, 511, 1000]
+SGD = ring.settings(optimizer.Rule.SGD, gradient_scale=1, learning_rate=0.1)
 
 
 def random_gradients(generator, nodes, length, density):
@@ -19,7 +20,6 @@ def random_gradients(generator, nodes, length, density):
 
 
 def packet_words(values):
-    """A zero-value packet, counted word by word."""
     words = 3 + 1
     for start in range(0, len(values), 32):
         words += 1 + sum(1 for value in values[start:start + 32] if value & 0x7fff_ffff)
@@ -267,14 +267,12 @@ class TestFusedUpdate:
     def test_dense_bound(self, nodes):
         gradients = ring.bits(np.ones((nodes, 16384)))
         zeros = np.zeros(16384, dtype=np.uint32)
-        settings = ring.settings(optimizer.Rule.SGD, gradient_scale=1, learning_rate=0.1)
-        traffic = ring.fused_update(gradients, zeros, [], settings).traffic
+        traffic = ring.fused_update(gradients, zeros, [], SGD).traffic
         assert traffic.bound == (nodes - 1) * 16384 // nodes * 65 // 32
 
     @pytest.mark.parametrize("rule", [optimizer.Rule.MOMENTUM, optimizer.Rule.ADAM])
     def test_packed_state_is_rounded_after_the_update(self, rule):
-        """The new weights are those of unpacked state; the new state is the nearest bfloat16, and what the rule does
-        not use stays as it is."""
+        """New weights are those of unpacked state; new state is the nearest bfloat16; unused planes are unchanged."""
         generator = np.random.default_rng(9)
         gradients = random_gradients(generator, 2, 333, density=0.9)
         weights, first, second = (ring.bits(np.abs(generator.standard_normal(333))) for _ in range(3))
@@ -337,8 +335,7 @@ class TestWeightCodecs:
     def test_dense_bound(self, name, words):
         """Nine bits of 32 for each element; and with four lanes, no segment takes fewer than 64 cycles."""
         gradients = ring.bits(np.ones((4, 16384)))
-        settings = ring.settings(optimizer.Rule.SGD, gradient_scale=1, learning_rate=0.1)
-        traffic = ring.fused_update(gradients, gradients[0], [], settings, weight_codec=WEIGHT_CODECS[name]).traffic
+        traffic = ring.fused_update(gradients, gradients[0], [], SGD, weight_codec=WEIGHT_CODECS[name]).traffic
         assert traffic.scatter_bound == 3 * 16 * 264
         assert traffic.bound == 3 * 16 * (264 + words)
 
@@ -413,9 +410,8 @@ class TestGradientCodecs:
     def test_dense_bound(self, name, words):
         """No segment takes fewer than 64 cycles with four lanes."""
         gradients = ring.bits(np.ones((4, 16384)))
-        settings = ring.settings(optimizer.Rule.SGD, gradient_scale=1, learning_rate=0.1)
         options = {"gradient_codec": GRADIENT_CODECS[name], "residuals": np.zeros_like(gradients)}
-        traffic = ring.fused_update(gradients, gradients[0], [], settings, **options).traffic
+        traffic = ring.fused_update(gradients, gradients[0], [], SGD, **options).traffic
         assert traffic.scatter_bound == 3 * 16 * words
         assert traffic.bound == 3 * 16 * (words + 256)
         assert ring.all_reduce(gradients, **options)[1].bound == 2 * 3 * 16 * words

@@ -68,8 +68,7 @@ class TestCuts:
     @pytest.mark.parametrize(("gradient_codec", "weight_codec"), [
         ("zero_value", "raw"), ("raw", "bf16"), ("mx9", "raw"), ("mxfp8_e4m3", "mx9"), ("bf16", "mxfp4_e2m1")])
     def test_update_in_three_commands(self, gradient_codec, weight_codec, nodes):
-        """Sums to their owners, an update of each rank's own block alone, and the gather of it: a fused update, with
-        its masters and residuals."""
+        """Sums to their owners, updates of own blocks and a gather make a fused update, residuals included."""
         generator = np.random.default_rng(nodes)
         for length in (1, 33, 700, 1000):
             gradients = random_gradients(generator, nodes, length, density=0.9)

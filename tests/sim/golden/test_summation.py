@@ -17,7 +17,6 @@ def single(*values):
 
 
 def dot(a, b, initial=None):
-    """Bits of a dot product."""
     start = None if initial is None else single(initial)[:, None]
     return int(golden.product(single(*a)[None], single(*b)[:, None], start).view(np.uint32)[0, 0])
 

@@ -27,7 +27,6 @@ from tests.sim.verilated.caches import entry, make, write
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty cache."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.delenv(cache_folder.LIMIT, raising=False)
     monkeypatch.setattr(cache_bound, "_added", 0)
@@ -199,7 +198,6 @@ class TestRefusals:
             cached(entry(), build)
 
     def test_a_source_is_missing(self, folder):
-        """A missing source is not blamed on the cache."""
         with pytest.raises(ToolError, match=r" could not be built: no such file or directory \(.*/absent\)$"):
             cached(entry(), lambda fresh: (fresh / "absent").read_text())
 

@@ -41,7 +41,6 @@ def make(kind, name=f"unit-{DIGEST}"):
 
 
 def clear(monkeypatch):
-    """The command line."""
     monkeypatch.setattr(sys, "argv", ["gradring", "cache", "clear"])
     with pytest.raises(SystemExit) as caught:
         cli.main()
@@ -202,8 +201,7 @@ def test_a_folder_without_the_tag(top, tmp_path, monkeypatch, act, capsys):
 
 
 def test_an_empty_folder_becomes_a_cache(top):
-    """So does the remains of a process that was killed while it wrote the tag; and a cache of earlier versions is
-    known by its tag, which is the same."""
+    """So do the remains of a process that was killed while it wrote the tag, and caches of earlier versions."""
     top.mkdir(mode=0o755)
     assert cache_content.prune(most=-1) == cache_content.Removed((), ())
     assert list(top.iterdir()) == []

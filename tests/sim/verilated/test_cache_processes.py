@@ -90,7 +90,6 @@ def begin(cache):
 
 
 def lines_until(process, last):
-    """Lines of a process up to one of them."""
     found = []
     for line in process.stdout:
         found.append(line.strip())

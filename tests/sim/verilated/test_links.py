@@ -55,6 +55,11 @@ def take(ring, node):
     return seen, levels
 
 
+def line_of(ring):
+    """Levels of the line at port 0 of node 0, by the cycle in which each arrived."""
+    return {cycle - 1 - age: line >> age & 1 for cycle, line, _ in take(ring, 0)[1] for age in range(16)}
+
+
 def expected(words, *, start, port):
     """Words as they come out of a link that has no faults: host words of one packet, the first given in ``start``."""
     return [Seen(start + n + 1 + LATENCY, port, word >> 1 & 1, int(n == len(words) - 1), word >> 8 & 0xFF, word)
@@ -219,10 +224,7 @@ def test_flips_of_the_line(library):
         ring.links[0].flip("line", cycle=33)
         ring.send(1, [2] * 60)
         ring.run(400)
-        found = {}
-        for cycle, line, _ in take(ring, 0)[1]:
-            for age in range(16):
-                found[cycle - 1 - age - LATENCY] = line >> age & 1
+        found = {cycle - LATENCY: level for cycle, level in line_of(ring).items()}
         assert {time for time, level in found.items() if time >= 0 and level != time >> 1 & 1} == {33}
         assert ring.links[0].faults().back == 1
 
@@ -291,10 +293,8 @@ def test_the_line_through_cuts_and_changes_of_latency(library):
         ring.run(32)
         ring.links[0].set_latency(credit=9)
         ring.run(600)
-        found = {}
-        for cycle, line, _ in take(ring, 0)[1]:
-            for age in range(16):
-                found[cycle - 1 - age] = line >> age & 1
+        found = line_of(ring)
+
         def level(cycle):
             latency = 16 if cycle < 40 else 5 if cycle < 72 else 9
             if 72 <= cycle < 76:  # what was on the way when it became longer, and then nothing

@@ -4,6 +4,7 @@ import re
 import textwrap
 
 import pytest
+from pywellen import Waveform
 
 from hdl.config import NodeConfig
 from hdl.control.command_control import CommandControl
@@ -17,7 +18,6 @@ from sim.verilated.names import encodings, write_gtkw
 from sim.verilated.ring import VerilatedRing
 from sim.verilated.verilog import convert
 from tests.sim.verilated.probe import Probe
-from tests.sim.verilated.test_wave import HIERARCHY, blocks, unpack_lz4
 
 OPERATIONS = operations(NodeConfig())
 
@@ -56,50 +56,6 @@ def test_enumerations():
         assert (one.width, one.values) == (8, {member.value: member.name for member in Operation})
 
 
-def signals(hierarchy):
-    """Names of all signals of a waveform, with those of their scopes."""
-    scopes, found, at = [], set(), 0
-
-    def text():
-        nonlocal at
-        end = hierarchy.index(0, at)
-        part, at = hierarchy[at:end].decode(), end + 1
-        return part
-
-    def number():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = hierarchy[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(hierarchy):
-        tag = hierarchy[at]
-        at += 1
-        if tag == 254:  # a scope begins
-            at += 1
-            scopes.append(text())
-            text()
-        elif tag == 255:
-            scopes.pop()
-        elif tag == 252:  # an attribute, such as bounds of an array
-            at += 2
-            text()
-            number()
-        elif tag == 253:
-            pass
-        else:
-            at += 1
-            found.add(".".join([*scopes, text().replace(" [", "[")]))
-            number()
-            number()
-    return found
-
-
 def test_save_file_names_signals_of_the_wave(tmp_path):
     """Every trace is in the waveform, and refers to a file with the right names."""
     component = Probe()
@@ -110,8 +66,7 @@ def test_save_file_names_signals_of_the_wave(tmp_path):
     found = encodings(component, convert(component, name="node"))
     assert [(one.signal, one.values) for one in found if one.machine] == [("sender_state", {0: "Rest", 1: "Send"})]
     paths = write_gtkw(tmp_path / "ring.gtkw", tmp_path / "ring.fst", found, nodes=2)
-    present = signals(unpack_lz4(*(lambda block: (block[8:], int.from_bytes(block[:8], "big")))(
-        dict(blocks((tmp_path / "ring.fst").read_bytes()))[HIERARCHY])))
+    present = {variable.full_name for variable in Waveform(str(tmp_path / "ring.fst")).all_vars()}
     text = paths[0].read_text()
     traces = re.findall(r"^\+\{.*\} (\S+)$", text, flags=re.MULTILINE)
     assert [f"node{node}.ring_node.node.sender_state" in traces for node in (0, 1)] == [True, True]

@@ -166,8 +166,7 @@ def test_messages_of_any_length():
         assert exchange.mail({1: text}) == {1: bytes([n]) * (n * 977)}
         assert exchange.agree(n + 5) == n + 5
     assert int(child.communicate(timeout=60)[0]) == sum(last)
-    with pytest.raises(RuntimeError, match=r"^process 1 has ended$"):
-        exchange.mail({1: b""})
+    refuses("process 1 has ended", exchange.mail, {1: b""}, error=RuntimeError)
     assert exchange.first_ended() == 1
     exchange.close()
 

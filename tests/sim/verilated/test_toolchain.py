@@ -36,20 +36,15 @@ def fresh(monkeypatch):
         function.cache_clear()
 
 
-@pytest.mark.parametrize("missing", ["perl", "make"])
-def test_missing_program(fresh, missing):
+@pytest.mark.parametrize(("missing", "message"), [
+    (["perl"], "perl is needed .* 'apt-get install perl'"), (["make"], "make is needed .* 'apt-get install make'"),
+    (["c++", "g++", "clang++"], r"A C\+\+ compiler .* is needed .* 'apt-get install g\+\+'"),
+], ids=["perl", "make", "compiler"])
+def test_missing_program(fresh, missing, message):
     which = shutil.which
-    fresh.setattr(shutil, "which", lambda name, *rest: None if name == missing else which(name, *rest))
-    with pytest.raises(toolchain.ToolError, match=rf"^{missing} is needed .* 'apt-get install {missing}'$"):
-        toolchain.verilator()
-
-
-def test_missing_compiler(fresh):
-    which = shutil.which
-    compilers = ("c++", "g++", "clang++")
     fresh.delenv("CXX", raising=False)
-    fresh.setattr(shutil, "which", lambda name, *rest: None if name in compilers else which(name, *rest))
-    with pytest.raises(toolchain.ToolError, match=r"^A C\+\+ compiler .* is needed .* 'apt-get install g\+\+'$"):
+    fresh.setattr(shutil, "which", lambda name, *rest: None if name in missing else which(name, *rest))
+    with pytest.raises(toolchain.ToolError, match=f"^{message}$"):
         toolchain.verilator()
 
 

@@ -27,8 +27,6 @@ class Accumulate(wiring.Component):
 
 
 class Double(wiring.Component):
-    """A unit without a clock."""
-
     a: In(8)
     o: Out(9)
 

@@ -16,7 +16,6 @@ HEADER, HIERARCHY = 0, 6
 
 
 def unpack_lz4(packed, length):
-    """A block of the LZ4 format."""
     result, at = bytearray(), 0
 
     def extended(count):

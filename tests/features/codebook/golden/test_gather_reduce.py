@@ -60,8 +60,7 @@ def test_a_matrix_from_a_packet():
 
 @pytest.mark.parametrize("centroids", [4, 16])
 def test_cycles(centroids):
-    """A column per cycle, k multiplications, and the result k + 6 cycles after the last column; no bubble between
-    rows of k + 5 columns."""
+    """One column per cycle, k multiplications, the result k + 6 cycles after the last column, and no bubble."""
     columns = centroids + 5
     always = np.ones(3 * columns + centroids + 10, bool)
     trace = trace_product(CentroidTable(centroids=centroids), [columns] * 3, willing=always, ready=always)
@@ -74,8 +73,7 @@ def test_cycles(centroids):
 
 
 def test_cycles_by_hand():
-    """Rows of one column: a drain begins once the result before has gone, and the third row waits for the sums of the
-    first, which are free behind its drain."""
+    """Rows of one column: each drain waits for the result before it, and the third row for the first row's sums."""
     always = np.ones(40, bool)
     trace = trace_product(CentroidTable(centroids=4), [1, 1, 1], willing=always, ready=always)
     assert np.flatnonzero(trace.i_valid & trace.i_ready).tolist() == [0, 1, 7]

@@ -218,8 +218,7 @@ class TestCrossEntropy:
 
 class TestRefusals:
     def test_nothing_is_written(self, memories):
-        """A wrong instruction behind a good one ends the command before either runs; test_instruction_checker.py has
-        all that makes one wrong."""
+        """A wrong instruction after a good one ends the command before either runs."""
         listed = np.concatenate([product(), loss(function=1), END])
         memories[Place.ACTIVATIONS][LIST:LIST + len(listed)] = listed
         before = copied(memories)
@@ -238,7 +237,6 @@ class TestRefusals:
         assert run(memories, END) == Outcome(EventStatus.OK, 0)
 
     def test_length_of_the_command(self, memories):
-        """Sizes that are the length are checked with it."""
         assert run(memories, product(m=0), END, length=56) == Outcome(EventStatus.BAD_INSTRUCTION, 0)
         assert run(memories, product(m=0, c=at(Place.GRADIENTS, 0)), END, length=5000) == Outcome(
             EventStatus.BAD_INSTRUCTION, 0)

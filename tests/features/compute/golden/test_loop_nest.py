@@ -39,7 +39,8 @@ def test_every_term_once_in_order(nest):
                 assert opening == (nest.rows if tile is not None and tile.initial else 0)
                 for count, part in enumerate(rounds[opening:]):
                     terms[place].append(base["k"] + count)
-                    i = [nest.lanes * (beat.a & ~_reversed(nest, count)) + beat.part * nest.rows for beat in part]
+                    block = nest.block(0, count // nest.lanes)
+                    i = [nest.lanes * (beat.a & ~block) + beat.part * nest.rows for beat in part]
                     assert [x // nest.rows for x in i] == [
                         (place[0] - base["m"]) // nest.rows + slot // (8 >> job.tile) for slot in range(8)]
                 releases = [releases[0] + walked[-1].release_a, releases[1] + walked[-1].release_b]
@@ -49,10 +50,6 @@ def test_every_term_once_in_order(nest):
         assert beats == nest.cycles(job), job
         assert loads == releases
         assert stride["k"] * stride["m"] <= max(nest.blocks * nest.lanes ** 2, stride["k"] * nest.lanes)
-
-
-def _reversed(nest, term):
-    return nest.block(0, term // nest.lanes)
 
 
 @pytest.mark.parametrize(("change", "legal"), [

@@ -90,29 +90,32 @@ def same(found, expected):
     np.testing.assert_array_equal(found.view(np.uint32), np.asarray(expected, np.float32).view(np.uint32))
 
 
-def test_add(memories):
-    outcome, before = run(memories, rows(RowFunction.ADD))
+def softmax_back(given):
+    upstream, weights = matrix(given, "x"), matrix(given, "y")
+    return weights * (upstream - summation.row_sums(upstream * weights)) * FACTOR
+
+
+#: Instructions that write one matrix, which matrix that is, and what they write there.
+ALONE = {
+    "add": (rows(RowFunction.ADD), "target", lambda given: matrix(given, "x") + matrix(given, "start")),
+    **{f"add in place of {name}": (rows(RowFunction.ADD, target=at(*PLACES[name])), name,
+                                   lambda given: matrix(given, "x") + matrix(given, "start"))
+       for name in ("x", "start")},
+    "one row for all": (rows(RowFunction.ADD, stride_start=0), "target",
+                        lambda given: matrix(given, "x") + vector(given, "start")),
+    "scale": (rows(RowFunction.SCALE), "target",
+              lambda given: matrix(given, "x") * vector(given, "scale") + vector(given, "shift")),
+    "softmax": (softmax(), "target", lambda given: summation.softmax(matrix(given, "x"))),
+    "softmax back": (rows(RowFunction.SOFTMAX_BACK, target=at(*PLACES["x"])), "x", softmax_back),
+}
+
+
+@pytest.mark.parametrize(("instruction", "written", "expected"), ALONE.values(), ids=ALONE)
+def test_one_matrix(memories, instruction, written, expected):
+    outcome, before = run(memories, instruction)
     assert outcome == Outcome(EventStatus.OK, 1)
-    same(matrix(memories, "target"), matrix(before, "x") + matrix(before, "start"))
-    assert changed(memories, before) == {Place.ACTIVATIONS: extent("target")}
-
-
-@pytest.mark.parametrize("name", ["x", "start"])
-def test_add_in_place(memories, name):
-    outcome, before = run(memories, rows(RowFunction.ADD, target=at(*PLACES[name])))
-    assert outcome == Outcome(EventStatus.OK, 1)
-    same(matrix(memories, name), matrix(before, "x") + matrix(before, "start"))
-
-
-def test_one_row_for_all(memories):
-    _, before = run(memories, rows(RowFunction.ADD, stride_start=0))
-    same(matrix(memories, "target"), matrix(before, "x") + vector(before, "start"))
-
-
-def test_scale(memories):
-    _, before = run(memories, rows(RowFunction.SCALE))
-    same(matrix(memories, "target"), matrix(before, "x") * vector(before, "scale") + vector(before, "shift"))
-    assert changed(memories, before) == {Place.ACTIVATIONS: extent("target")}
+    same(matrix(memories, written), expected(before))
+    assert changed(memories, before) == {Place.ACTIVATIONS: extent(written)}
 
 
 @pytest.mark.parametrize("started", [0, 1])
@@ -142,12 +145,6 @@ def test_norm_back(memories, started):
         before, "deviation", 1, ROWS).T
     same(matrix(memories, "target"), matrix(before, "start") + found if started else found)
     assert changed(memories, before) == {Place.ACTIVATIONS: extent("target", "second")}
-
-
-def test_softmax_back(memories):
-    _, before = run(memories, rows(RowFunction.SOFTMAX_BACK, target=at(*PLACES["x"])))
-    upstream, weights = matrix(before, "x"), matrix(before, "y")
-    same(matrix(memories, "x"), weights * (upstream - summation.row_sums(upstream * weights)) * FACTOR)
 
 
 @pytest.mark.parametrize("started", [0, 1])
@@ -195,13 +192,6 @@ def test_clear(memories):
     assert outcome == Outcome(EventStatus.OK, 1)
     assert changed(memories, before) == {Place.ACTIVATIONS: extent("target", count=3)}
     assert not matrix(memories, "target", 3).view(np.uint32).any()
-
-
-def test_softmax(memories):
-    outcome, before = run(memories, softmax())
-    assert outcome == Outcome(EventStatus.OK, 1)
-    same(matrix(memories, "target"), summation.softmax(matrix(before, "x")))
-    assert changed(memories, before) == {Place.ACTIVATIONS: extent("target")}
 
 
 @pytest.mark.parametrize("listed", [rows(RowFunction.CLEAR), softmax()], ids=["rows", "softmax"])

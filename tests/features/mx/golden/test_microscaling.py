@@ -63,22 +63,16 @@ def test_fp4_by_hand():
     assert eight.tolist() == [words[0] + 3, *words[1:]]
 
 
-def test_fp6_by_hand():
-    """E3M2: 28 has the largest exponent, 4, and 0.0625 is the smallest; E2M3: 7.5 and 0.125."""
-    for codec, given, codes in (
-            (mx.MXFP6_E3M2, [28, 31, 0.0625, 0.03125, 0.09375, -1, 1.125], [31, 31, 1, 0, 2, 32 | 12, 12]),
-            (mx.MXFP6_E2M3, [7.5, 7.9, 0.125, 0.0625, 0.1875, -1, 1.0625], [31, 31, 1, 0, 2, 32 | 8, 8])):
-        number = _block(codes, 6, 127)
-        assert codec.encode(bits_of(given)).tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(7)]
-
-
-def test_fp8_by_hand():
-    """The NaN of E4M3 is next to 448: larger numbers saturate, as those beyond E5M2's 57344 do."""
-    for codec, given, codes in (
-            (mx.MXFP8_E4M3, [448, 511, -464, 2.0 ** -9, 2.0 ** -10, 1], [0x7E, 0x7E, 0xFE, 1, 0, 0x38]),
-            (mx.MXFP8_E5M2, [57344, 65535, -61440, 2.0 ** -16, 2.0 ** -17, 1], [0x7B, 0x7B, 0xFB, 1, 0, 0x3C])):
-        number = _block(codes, 8, 127)
-        assert codec.encode(bits_of(given)).tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(9)]
+@pytest.mark.parametrize(("name", "bits", "given", "codes"), [
+    ("MXFP6_E3M2", 6, [28, 31, 0.0625, 0.03125, 0.09375, -1, 1.125], [31, 31, 1, 0, 2, 32 | 12, 12]),
+    ("MXFP6_E2M3", 6, [7.5, 7.9, 0.125, 0.0625, 0.1875, -1, 1.0625], [31, 31, 1, 0, 2, 32 | 8, 8]),
+    ("MXFP8_E4M3", 8, [448, 511, -464, 2.0 ** -9, 2.0 ** -10, 1], [0x7E, 0x7E, 0xFE, 1, 0, 0x38]),  # next to a NaN
+    ("MXFP8_E5M2", 8, [57344, 65535, -61440, 2.0 ** -16, 2.0 ** -17, 1], [0x7B, 0x7B, 0xFB, 1, 0, 0x3C])])
+def test_ends_of_elements(name, bits, given, codes):
+    """The largest number, two that saturate or the smallest one, and numbers that are rounded to even."""
+    number = _block(codes, bits, 127)
+    words = getattr(mx, name).encode(bits_of(given))
+    assert words.tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(1 + bits)]
 
 
 @pytest.mark.parametrize(("name", "emax"), [("MXFP8_E5M2", 15), ("MXFP4_E2M1", 2), ("MXINT8", 0)])
@@ -120,8 +114,7 @@ def test_blocks_are_those_of_ml_dtypes(element):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_scales_rounded_up(element):
-    """100,000 numbers and more, as above, below 2^127: the scale is the lowest power of two below which the largest
-    number of the block is none above the format's, so nothing saturates."""
+    """The scale is the lowest power of two with which the block's largest number does not saturate, up to 2^127."""
     codec, dtype = Microscaling(element=element, scale=Scale.UP), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
     generator = np.random.default_rng(2)

@@ -154,8 +154,7 @@ def test_every_code(tensor_scale):
 
 @SCALED
 def test_decoded_once_is_decoded_for_good(tensor_scale):
-    """Decoded numbers are encoded without loss, unless the largest was 9 / 512 to 10 / 512: it becomes 8 / 512, whose
-    scale is half as large and ends at 6."""
+    """Decoded numbers are encoded without loss, unless the largest was 9 / 512 to 10 / 512, which becomes 8 / 512."""
     codec = NVFP4(tensor_scale=tensor_scale)
     given = every_place(codec)
     once = codec.decode(codec.encode(given.ravel()))

@@ -102,8 +102,7 @@ def test_before_each_pass():
 
 @pytest.mark.parametrize("codec", ["zero_value", "mx9"])
 def test_sums_and_weights(codec):
-    """ALL_REDUCE and REDUCE_SCATTER with the residuals of the codec, ALL_GATHER and BROADCAST, of a part with turns,
-    and of weights that lie elsewhere in odd passes."""
+    """Sums with the codec's residuals, ALL_GATHER and BROADCAST, with turns, and with weights that alternate."""
     nodes, shape = 3, {"length": LENGTH, "turn": 2}
     found = golden(nodes, 23, gradient_codec=CODECS[codec])
     generator = np.random.default_rng(29)

@@ -26,7 +26,6 @@ def known_weights():
 
 
 def relative_error(elements, decoded):
-    """Largest relative error of binary32."""
     given, got = (bits.view(np.float32).astype(np.float64) for bits in (elements, decoded))
     return (np.abs(got - given) / np.abs(given)).max()
 

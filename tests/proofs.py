@@ -1,0 +1,22 @@
+"""Proofs about units: what every specification needs."""
+
+import pytest
+from amaranth.hdl import Assume, Signal, Value
+
+from sim import formal
+
+
+def held(m, *values):
+    """Have inputs keep their values from the first cycle on."""
+    begun = Signal()
+    m.d.sync += begun.eq(1)
+    for value in map(Value.cast, values):
+        before = Signal(len(value), name="before")
+        m.d.sync += before.eq(value)
+        m.d.comb += Assume(~begun | (before == value))
+
+
+def refuted(claim, *, depth, mode="bmc"):
+    """Demand that a claim is not proven: it has a counterexample, or cannot be decided."""
+    with pytest.raises(formal.RefutedError):
+        formal.prove(claim, depth=depth, mode=mode)
