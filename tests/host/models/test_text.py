@@ -16,6 +16,7 @@ from host.models.text import (
     lines,
     topics,
 )
+from tests.refusals import refuses
 
 
 def sequences(*texts):
@@ -56,8 +57,7 @@ class TestLines:
             assert line[0] + "".join(piece[1:] for piece in pieces) == line
 
     def test_context_of_nothing(self):
-        with pytest.raises(ValueError, match=r"^Context must be at least 1, not 0$"):
-            cut("abc", 0)
+        refuses("Context must be at least 1, not 0", cut, "abc", 0)
 
 
 class TestTopics:
@@ -108,8 +108,7 @@ class TestBatch:
         assert batch.real.shape == (0, 0)
 
     def test_too_short(self):
-        with pytest.raises(ValueError, match=r"^Sequence must be of at least 2 characters, not 1$"):
-            collate(sequences("ab", "a"))
+        refuses("Sequence must be of at least 2 characters, not 1", collate, sequences("ab", "a"))
 
     def test_epochs(self):
         given = [np.array([n, n]) for n in range(10)]
@@ -125,8 +124,7 @@ class TestBatch:
         assert [int(sequence[0]) for _ in range(3) for sequence in next(again)] == epochs[0]
 
     def test_of_nothing(self):
-        with pytest.raises(ValueError, match=r"^Batch must be at least 1, not 0$"):
-            next(batches(sequences("ab"), 0, np.random.default_rng(0)))
+        refuses("Batch must be at least 1, not 0", next, batches(sequences("ab"), 0, np.random.default_rng(0)))
         assert list(batches([], 4, np.random.default_rng(0))) == []
 
 
@@ -159,7 +157,5 @@ class TestBigram:
         assert 2.3 < Bigram(text.train).loss(text.test) < 2.7
 
     def test_errors(self):
-        with pytest.raises(ValueError, match=r"^Smoothing must be greater than zero, not 0$"):
-            Bigram(sequences("ab"), smoothing=0)
-        with pytest.raises(ValueError, match=r"^Sequences must be at least 10 to choose smoothing, not 9$"):
-            Bigram(sequences("ab") * 9)
+        refuses("Smoothing must be greater than zero, not 0", Bigram, sequences("ab"), smoothing=0)
+        refuses("Sequences must be at least 10 to choose smoothing, not 9", Bigram, sequences("ab") * 9)
