@@ -1,4 +1,4 @@
-"""What training runs leave in their folders."""
+"""Results of training runs, from their folders."""
 
 import json
 

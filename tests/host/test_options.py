@@ -130,7 +130,7 @@ def test_with_sections():
             ({"threads": 0}, ValueError, "Threads must be an integer of at least 1, not 0"),
             ({"speed": Speed()}, TypeError, "work: got an unexpected keyword argument 'speed'"),
             ({"thread": 2}, TypeError, "work: got an unexpected keyword argument 'thread'")):
-        refuses(message, work, "a", error=error, **values)
+        refuses(message, work, "a", **values, error=error)
 
 
 def test_two_options_of_one_name():

@@ -257,7 +257,7 @@ class TestPasses:
     def test_silence(self):
         ring = RecordedRing(1)
         ring.golden.push = lambda rank, command: ring.golden._queued[rank].append(command)
-        refuses("sparsify failed: node 0: no event; running", ring.local.sparsify, 8, error=RingError, threshold=1.0)
+        refuses("sparsify failed: node 0: no event; running", ring.local.sparsify, 8, threshold=1.0, error=RingError)
 
 
 def test_errors_of_sparsify_add_up():

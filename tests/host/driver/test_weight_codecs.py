@@ -211,9 +211,9 @@ class TestMasters:
 
     def test_none_without_a_codec(self):
         ring = Ring([Device(None, NodeConfig())])
-        for access, given in ((ring.memory.read_master, 1), (ring.memory.write_master, np.zeros(1))):
+        for access, argument in ((ring.memory.read_master, 1), (ring.memory.write_master, np.zeros(1))):
             refuses("Nodes must have a weight codec, or masters beside raw weights, to have master weights", access,
-                    given)
+                    argument)
 
     @pytest.mark.parametrize("packed_state", [False, True])
     def test_node_refuses_what_has_no_room(self, packed_state):

@@ -69,7 +69,7 @@ def test_killed(tmp_path, expected, step, victim):
                     site.close()
             raise MigrationError(f"{victim} lost")
 
-    refuses(f"{victim} lost", migrate, here, there, ledger, error=MigrationError, on_step=on_step)
+    refuses(f"{victim} lost", migrate, here, there, ledger, on_step=on_step, error=MigrationError)
     assert settle(ledger, [here, there]) is owner  # again, as each of those left may
     check(here, there, owner, expected, ledger)
 
@@ -83,7 +83,7 @@ def test_lost_message(tmp_path, expected, message):
         if found is message:
             raise MigrationError(f"no {found.value}")
 
-    refuses(f"no {message.value}", migrate, here, there, ledger, error=MigrationError, channel=channel)
+    refuses(f"no {message.value}", migrate, here, there, ledger, channel=channel, error=MigrationError)
     check(here, there, owner, expected, ledger)
 
 
@@ -190,7 +190,7 @@ def test_older_run(tmp_path, expected, monkeypatch):
         if message is Message.COMMITTED:
             raise MigrationError("no start")
 
-    refuses("no start", migrate, there, here, ledger, error=MigrationError, channel=lost)
+    refuses("no start", migrate, there, here, ledger, channel=lost, error=MigrationError)
     assert here.run.state()["batches"]["number"] == 3
     check(here, there, here, expected, ledger)
 
@@ -202,7 +202,7 @@ def test_checked_calls(tmp_path):
         nonce = there.reserve()
         with pytest.raises(SiteError, match=r"^here must have a job that is frozen, to make a checkpoint of it$"):
             here.capture(nonce=nonce, sequence=1)
-        refuses("here must not run a job, to load another one", here.load, b"", error=SiteError, seen=0)
+        refuses("here must not run a job, to load another one", here.load, b"", seen=0, error=SiteError)
         here.freeze()
         with pytest.raises(SiteError, match=r"^Checkpoint must have a larger number than 0, from which the job "):
             here.capture(nonce=nonce, sequence=0)

@@ -161,11 +161,11 @@ def test_large_messages(tmp_path):
     for _ in range(3):
         client.send(AllReduce(values=values), seconds=30)
         np.testing.assert_array_equal(client.receive(seconds=30).value, values * 2)
-    refuses("no answer in 0.1 seconds", client.receive, error=TimeoutError, seconds=0.1)
+    refuses("no answer in 0.1 seconds", client.receive, seconds=0.1, error=TimeoutError)
     ended.set()
     thread.join()
     server.close()
-    refuses("the connection has ended", client.receive, error=EOFError, seconds=30)
+    refuses("the connection has ended", client.receive, seconds=30, error=EOFError)
     client.close()
 
 

@@ -165,4 +165,4 @@ class TestFit:
         ("swap", {"words": 7000}, "4 sequences of nodes that compute need 7,904 elements of the activation memory, "
                                   "with lists, which has 7,000: take smaller batches")])
     def test_no_room(self, kind, options, message):
-        refuses(message, self.lists_of, kind, error=PlanError, **options)
+        refuses(message, self.lists_of, kind, **options, error=PlanError)

@@ -31,7 +31,7 @@ def test_fields():
                                   after_1=1, lag_1=1)
     assert (commands[2].remote, commands[2].after_0, commands[2].lag_0) == (0, 1, 1)
     refuses("latch of rank 0 must wait for one queue of one node, not of nodes 2 and 1: let a QUIESCE before it wait "
-            "for the other", program.wait, latch, backward, error=ProgramError, unit=1)
+            "for the other", program.wait, latch, backward, unit=1, error=ProgramError)
 
 
 def test_waits_that_are_left_out():
@@ -52,7 +52,7 @@ def test_waits_that_are_left_out():
 ])
 def test_units_are_checked(unit, message):
     program, backward, latch = pair()
-    refuses(message, program.wait, latch, backward, error=ProgramError, unit=unit)
+    refuses(message, program.wait, latch, backward, unit=unit, error=ProgramError)
 
 
 def test_nodes_are_checked():

@@ -251,8 +251,8 @@ def test_names_and_room():
     for name in ("a", "b"):
         program.add(name, operation="COMPUTE", queue=0)
     refuses("Queue 0 must have at most 2 commands, and c is one more: take nodes with a larger program memory",
-            program.add, "c", error=ProgramError, operation="COMPUTE", queue=0)
-    refuses("Queue of c must be one of 2, not 2", program.add, "c", error=ProgramError, operation="COMPUTE", queue=2)
+            program.add, "c", operation="COMPUTE", queue=0, error=ProgramError)
+    refuses("Queue of c must be one of 2, not 2", program.add, "c", operation="COMPUTE", queue=2, error=ProgramError)
     with pytest.raises(ProgramError, match=r"^Names of commands must differ, not twice a$"):
         program.add("a", operation="COMPUTE", queue=1)
     refuses("Duration of c must be zero or more, not -1", program.add, "c", operation="COMPUTE", queue=1, duration=-1)

@@ -241,7 +241,7 @@ def test_a_run_that_does_not_end_is_noticed():
     with open_nodes(nodes=1) as (ring, _):
         ring.programs.load([([Command(operation=Operation.COMPUTE, duration=5000)], [])])
         refuses("node 0: no command of the program has ended in 100 cycles, and 1 events are missing",
-                ring.programs.play, 1, error=DeviceTimeoutError, patience=100)
+                ring.programs.play, 1, patience=100, error=DeviceTimeoutError)
         assert pop(ring.devices[0], 1)[0].status is EventStatus.OK
 
 

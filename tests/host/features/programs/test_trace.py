@@ -53,7 +53,7 @@ def test_other_programs():
     first = TraceRecord(0, 0, False, 5)
     refuses("Trace must have start and end of command 0 of pass 0 in queue 0, not TraceRecord(queue=0, tag=0, "
             "end=False, time=5, version=0) and TraceRecord(queue=0, tag=1, end=True, time=9, version=0)", spans,
-            [first, TraceRecord(0, 1, True, 9)], PROGRAM, error=TraceError, node=0, origin=0)
+            [first, TraceRecord(0, 1, True, 9)], PROGRAM, node=0, origin=0, error=TraceError)
     refuses("Trace must have the end of every command, and TraceRecord(queue=0, tag=0, end=False, time=5, version=0) "
-            "has none", spans, [first], PROGRAM, error=TraceError, node=0, origin=0)
+            "has none", spans, [first], PROGRAM, node=0, origin=0, error=TraceError)
     assert spans([], PROGRAM, node=0, origin=origin_of([[], []])) == []

@@ -139,7 +139,7 @@ def test_a_node_that_refuses():
             pass
         ring.devices[1].load_program(2, [], idle=True)
         refuses("node 1: edit 1 from set 2 on was refused with WRONG_PROGRAM; load the idle bank again, from slot 0 "
-                "of queue 0 on", ring.programs.edit, error=WrongProgramError, number=1, set=2)
+                "of queue 0 on", ring.programs.edit, number=1, set=2, error=WrongProgramError)
         assert [device.read_fields("PROGRAM_BANK")["pending"] for device in ring.devices] == [0] * 3
         refuses("Programs must be staged before an edit", ring.programs.edit, number=2, set=2)
         do(run)
@@ -203,4 +203,4 @@ def test_places():
     assert next_bases(old, [0, 96, 160], [old[0], new[0], old[2], new[1]], words=512) == [0, 192, 160, 256]
     assert next_bases(old, [64, 256, 0], [new[1], *old[:2]], words=320) == [32, 64, 256]
     refuses("Edit must leave a place for a unit of 64 words among the 224 of a server beside the 192 of the set that "
-            "runs", next_bases, old, [0, 96, 160], [new[0]], error=RefusedError, words=224)
+            "runs", next_bases, old, [0, 96, 160], [new[0]], words=224, error=RefusedError)

@@ -20,15 +20,15 @@ def test_run(train, monkeypatch):
     worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
     monkeypatch.setattr(node_run, "worker_node", lambda **options: worker)
     monkeypatch.setattr(node_run, "server_node", lambda **options: server)
-    out, found = train("--schedule", "streaming", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--steps", 2,
+    out, result = train("--schedule", "streaming", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--steps", 2,
                        "--format", "mx4,mx9", "--underflow")
     assert "nodes have the bits of golden ones · edit 1, from set 1 on: microbatches" in out
-    assert found["bit_exact"] is True
-    assert found["widths"] == [64, 32, 10]
-    assert found["start"]["formats"] == ["mx4", "mx9"]
-    assert found["sets"] == len(found["per_step"]) == len(found["losses"]) == 2
-    assert found["per_step"][1]["microbatches"] == found["per_step"][0]["chosen"] == found["edits"][0]["value"]
-    assert all(0 <= one["stall"] < 1 and one["cycles"] < one["with_host"] for one in found["per_step"])
+    assert result["bit_exact"] is True
+    assert result["widths"] == [64, 32, 10]
+    assert result["start"]["formats"] == ["mx4", "mx9"]
+    assert result["sets"] == len(result["per_step"]) == len(result["losses"]) == 2
+    assert result["per_step"][1]["microbatches"] == result["per_step"][0]["chosen"] == result["edits"][0]["value"]
+    assert all(0 <= one["stall"] < 1 and one["cycles"] < one["with_host"] for one in result["per_step"])
 
 
 OPTIONS = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", "--plateau", "--underflow")

@@ -89,7 +89,7 @@ class TestProfile:
         ([("", "a")], {"a": 1, "b": 1}, "Buffer b must be written by some operation"),
     ])
     def test_errors(self, operations, words, message):
-        refuses(message, profile, *operations, error=ProfileError, **words)
+        refuses(message, profile, *operations, **words, error=ProfileError)
 
     @pytest.mark.parametrize(("given", "message"), [
         ((2, 2, 1), r"^Lifetime must begin at 0 or later and end behind its begin, not \(2, 2\)$"),
