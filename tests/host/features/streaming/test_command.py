@@ -21,7 +21,7 @@ def test_run(train, monkeypatch):
     monkeypatch.setattr(node_run, "worker_node", lambda **options: worker)
     monkeypatch.setattr(node_run, "server_node", lambda **options: server)
     out, result = train("--schedule", "streaming", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--steps", 2,
-                       "--format", "mx4,mx9", "--underflow")
+                        "--format", "mx4,mx9", "--underflow")
     assert "nodes have the bits of golden ones · edit 1, from set 1 on: microbatches" in out
     assert result["bit_exact"] is True
     assert result["widths"] == [64, 32, 10]
