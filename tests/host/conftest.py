@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import itertools
+import json
 import re
 import sys
 
@@ -32,12 +33,15 @@ from host import cli
 from host.driver import memory
 from host.driver.device import Device
 from host.models.digits import Dataset, digits
+from host.models.text import Text, topics
+from host.models.transformer import TransformerConfig
 from host.run import preparation
 from host.transports import verilated as verilated_transport
 from host.transports.pysim import PysimRing
 from host.transports.verilated import OpenRing
 from sim.verilated.build import build_ring
 from tests.host.board import devices_of, open_link
+from tests.host.golden import SMALL
 from tests.host.rings import CONFIGS, JOBS, MIXED, library
 
 #: Modules of features that make nodes themselves.
@@ -197,7 +201,7 @@ def data():
     return digits()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def few(data):
     """A fraction of the digits."""
     return Dataset(data.train_x[:50], data.train_y[:50], data.test_x[:50], data.test_y[:50], data.classes)
@@ -209,14 +213,58 @@ def third(data):
     return Dataset(data.train_x[::3], data.train_y[::3], data.test_x, data.test_y, data.classes)
 
 
+@pytest.fixture(scope="session")
+def text():
+    """A fraction of the text, for the default model."""
+    source = topics(context=TransformerConfig.context)
+    return Text(source.train[:90], source.test[:12])
+
+
+@pytest.fixture(scope="session")
+def lines():
+    """A fraction of the text in pieces of 2 to 9 characters, for the small model."""
+    source = topics(context=SMALL.context)
+    return Text(source.train[:200], source.test[:40])
+
+
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the program: exit code, standard output without the line of its first stage, standard error."""
+def program(monkeypatch, capsys):
+    """Run the program: exit code, standard output, standard error."""
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["gradring", *map(str, arguments)])
         with pytest.raises(SystemExit) as caught:
             cli.main()
-        captured = capsys.readouterr()
-        return caught.value.code, re.sub(r"^data ….*\n", "", captured.out), captured.err
+        return caught.value.code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def run(program):
+    """Run the program: exit code, standard output without the line of its first stage, standard error."""
+    def call(*arguments):
+        code, out, err = program(*arguments)
+        return code, re.sub(r"^data ….*\n", "", out), err
+
+    return call
+
+
+@pytest.fixture
+def succeed(run):
+    """Run the program, which must end with code 0 and no error: standard output."""
+    def call(*arguments):
+        code, out, err = run(*arguments)
+        assert (code, err) == (0, "")
+        return out
+
+    return call
+
+
+@pytest.fixture
+def train(succeed, tmp_path):
+    """Train with these options, which must succeed: standard output and the report."""
+    def call(*options, folder=tmp_path):
+        out = succeed("train", *options, "--output", folder)
+        return out, json.loads((folder / "report.json").read_text())
 
     return call

@@ -27,6 +27,7 @@ from hdl.features.settable_version.feature import SettableVersion
 from host import cli
 from host.run import preparation
 from host.training import checkpoint
+from tests.host.results import results
 from tests.host.rings import CONFIGS
 
 #: Momentum, gradients and weights in mx9: 24 steps.
@@ -98,14 +99,6 @@ def wait(pid, seconds, begun=lambda: True):
     os.kill(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return code == -signal.SIGKILL, code
-
-
-def results(folder):
-    """Report but for wall times, and trained weights."""
-    report = json.loads((folder / "report.json").read_text())
-    for name in ("stage_seconds", "simulated_cycles_per_second", "run"):
-        del report[name]
-    return report, (folder / "weights.npz").read_bytes()
 
 
 def steps(path):

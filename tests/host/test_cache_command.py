@@ -1,29 +1,20 @@
 """``gradring cache``."""
 
+import functools
 import os
-import sys
 import time
 
 import pytest
 
-from host import cli
 from sim.verilated import cache, cache_folder
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(program, monkeypatch, tmp_path):
     """Run the command with a cache of its own: exit code, standard output, standard error."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.delenv(cache_folder.LIMIT, raising=False)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["gradring", "cache", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return call
+    return functools.partial(program, "cache")
 
 
 def make(kind, letter, days):
@@ -36,22 +27,20 @@ def make(kind, letter, days):
     return path
 
 
-def test_where_there_is_none(run, tmp_path):
-    code, out, err = run()
-    assert (code, err) == (0, "")
+def test_where_there_is_none(run, succeed, tmp_path):
+    out = succeed()
     assert f"folder: {tmp_path / 'cache'} (environment variable GRADRING_CACHE)" in out
     for command in ("prune", "clear"):
         assert run(command) == (0, "entries removed: 0, 0 bytes\n", "")
     assert not (tmp_path / "cache").exists()
 
 
-def test_shown(run, monkeypatch):
+def test_shown(succeed, monkeypatch):
     make("verilog", "a", 3)
     make("verilog", "b", 40)
     make("placement", "c", 0)
     monkeypatch.setenv(cache_folder.LIMIT, "500MB")
-    code, out, err = run()
-    assert (code, err) == (0, "")
+    out = succeed()
     rows = {cells[0]: cells[1:] for line in out.splitlines()
             if len(cells := [cell.strip() for cell in line.split("│")[1:-1]]) == 5}
     assert rows["verilog"] == ["Verilog of components", "2", "2.0 MB", "3 days ago"]
@@ -72,13 +61,12 @@ def test_pruned_by_size_and_by_age(run):
     assert young.exists()
 
 
-def test_cleared(run):
+def test_cleared(succeed):
     """The command keeps what a living process uses, and says so."""
     make("verilog", "a", 1)
     used = make("verilog", "b", 1)
     cache.cached(used, lambda fresh: pytest.fail("built again"))
-    code, out, err = run("clear")
-    assert (code, err) == (0, "")
+    out = succeed("clear")
     assert out.startswith("entries removed: 1, 1.0 MB\nentries in use, and kept: 1, 1.0 MB\n")
     assert cache.complete(used)
 

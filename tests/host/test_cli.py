@@ -28,15 +28,13 @@ FAR = ("--workload", "text", "--compute", "node", "--activations", 6144)
 
 
 class TestTrain:
-    def test_on_the_verilated_ring(self, run, tmp_path):
-        code, out, err = run("train", "--nodes", 3, "--epochs", 2, "--hidden", "none", "--batch", 500,
-                             "--threads", 1, "--link-latency", 5, "--output", tmp_path)
-        assert (code, err) == (0, "")
+    def test_on_the_verilated_ring(self, train, tmp_path):
+        out, result = train("--nodes", 3, "--epochs", 2, "--hidden", "none", "--batch", 500, "--threads", 1,
+                            "--link-latency", 5)
         assert "epoch   1   loss" in out
         assert ("Weights of all nodes identical to each other and to the golden model, bit for bit, after each of 6 "
                 "steps.") in out
         assert "\x1b" not in out
-        result = json.loads((tmp_path / "report.json").read_text())
         assert result["bit_exact"] is True
         assert (result["nodes"], result["steps"], result["parameters"]) == (3, 6, 650)
         assert result["training"]["batch"] == 500
@@ -48,16 +46,13 @@ class TestTrain:
         trained = weights.load(tmp_path / "weights.npz")
         assert (trained.workload.value, trained.hidden, trained.parameters.size) == ("digits", (), 650)
 
-    def test_compared_with_sgd(self, run, tmp_path):
-        code, out, err = run("train", "--nodes", 2, "--epochs", 2, "--hidden", "none", "--batch", 500,
-                             "--optimizer", "adamw", "--compare", "--weight-decay", 0.1, "--clip", 0.5, "--moments",
-                             "bf16",
-                             "--tensorboard", tmp_path / "events", "--output", tmp_path)
-        assert (code, err) == (0, "")
+    def test_compared_with_sgd(self, train, tmp_path):
+        out, result = train("--nodes", 2, "--epochs", 2, "--hidden", "none", "--batch", 500, "--optimizer", "adamw",
+                            "--compare", "--weight-decay", 0.1, "--clip", 0.5, "--moments", "bf16", "--tensorboard",
+                            tmp_path / "events")
         assert "sgd, for comparison" in out
         assert out.count("epoch   2   loss") == 2
         assert "first epoch with 97%" in out
-        result = json.loads((tmp_path / "report.json").read_text())
         trained = result["training"]
         assert (trained["optimizer"], trained["weight_decay"], trained["clip"], trained["moments"]) == (
             "adamw", 0.1, 0.5, "bf16")
@@ -74,15 +69,13 @@ class TestTrain:
         assert [len(curve) for curve in (other["loss_per_epoch"], other["accuracy_per_epoch"])] == [2, 2]
         assert "comparison" in result["stage_seconds"]
 
-    def test_faults(self, run, nodes_of, tmp_path):
+    def test_faults(self, succeed, nodes_of, tmp_path):
         """Damaged words are repeated: the bits are those of links without faults, and nothing is done again."""
         nodes_of("wide")
         results, trained = [], []
         for rate in (0, 1e-3):
-            code, out, err = run("train", "--nodes", 3, "--epochs", 3, "--hidden", "none", "--batch", 200,
-                                 "--weights", "mxfp8_e4m3", "--faults", rate, "--fault-seed", 2, "--threads", 2,
-                                 "--output", tmp_path)
-            assert (code, err) == (0, "")
+            out = succeed("train", "--nodes", 3, "--epochs", 3, "--hidden", "none", "--batch", 200, "--weights",
+                          "mxfp8_e4m3", "--faults", rate, "--fault-seed", 2, "--threads", 2, "--output", tmp_path)
             results.append(json.loads((tmp_path / "report.json").read_text()))
             trained.append(weights.load(tmp_path / "weights.npz").parameters.tobytes())
             assert "restarts of links" in out
@@ -114,15 +107,13 @@ class TestTrain:
         assert (result["comparison"] is not None) is compared
         assert result["training"]["optimizer"] == arguments[1]
 
-    def test_text(self, run, tmp_path):
-        code, out, err = run("train", "--workload", "text", "--nodes", 2, "--steps", 3, "--interval", 2, "--batch", 8,
-                             "--threads", 1, "--output", tmp_path)
-        assert (code, err) == (0, "")
+    def test_text(self, train, tmp_path):
+        out, result = train("--workload", "text", "--nodes", 2, "--steps", 3, "--interval", 2, "--batch", 8,
+                            "--threads", 1)
         assert out.count("bigram model 2.") == 2
         assert "step    2   loss" in out
         assert "It writes: the " in out
         assert "So are all" in out
-        result = json.loads((tmp_path / "report.json").read_text())
         assert result["bit_exact"] is True
         assert (result["workload"], result["steps"], result["parameters"]) == ("text", 3, 15_232)
         assert result["measured_at"] == [2, 3]
@@ -131,39 +122,31 @@ class TestTrain:
         assert 0 < result["elements_masked"] < result["elements_through"]
         assert (tmp_path / "report.png").stat().st_size > 10_000
 
-    def test_density(self, run, tmp_path):
-        code, out, err = run("train", "--nodes", 3, "--epochs", 2, "--density", 0.1, "--compare", "--batch", 300,
-                             "--threads", 1,
-                             "--output", tmp_path)
-        assert (code, err) == (0, "")
+    def test_density(self, train):
+        out, result = train("--nodes", 3, "--epochs", 2, "--density", 0.1, "--compare", "--batch", 300, "--threads",
+                            1)
         assert "dense, for comparison" in out
-        result = json.loads((tmp_path / "report.json").read_text())
         other = result["comparison"]
         assert result["bit_exact"] is other["bit_exact"] is True
         assert result["words_scatter_reduce"] < other["words_scatter_reduce"] / 2
         assert result["cycles_sparsify"] >= 10 * 4810 / 4
 
-    def test_weights(self, run, nodes_of, tmp_path):
+    def test_weights(self, train, nodes_of):
         nodes_of("mx9")
-        code, out, err = run("train", "--nodes", 2, "--epochs", 1, "--hidden", "none", "--batch", 500,
-                             "--weights", "mx9", "--gradients", "mx9", "--threads", 1, "--output", tmp_path)
-        assert (code, err) == (0, "")
+        out, result = train("--nodes", 2, "--epochs", 1, "--hidden", "none", "--batch", 500, "--weights", "mx9",
+                            "--gradients", "mx9", "--threads", 1)
         assert "new weights on the ring" in out
-        result = json.loads((tmp_path / "report.json").read_text())
         assert result["bit_exact"] is True
         assert result["configuration"]["weights"]["codec"] == "mx9"
         gathered = result["words_sent"] - result["words_scatter_reduce"]
         # In each step two blocks of 352 and 298 elements, of 22 and 19 groups of 16; two packets of each.
         assert gathered == result["steps"] * (72 + 27 + 72 + 14 + 4 * 4)
 
-    def test_gradients(self, run, nodes_of, tmp_path):
+    def test_gradients(self, train, nodes_of):
         nodes_of("centroid")
-        code, out, err = run("train", "--nodes", 2, "--epochs", 1, "--hidden", "none", "--batch", 500,
-                             "--optimizer", "sgd", "--gradients", "raw", "--weights", "centroid16", "--threads", 1,
-                             "--output", tmp_path)
-        assert (code, err) == (0, "")
+        out, result = train("--nodes", 2, "--epochs", 1, "--hidden", "none", "--batch", 500, "--optimizer", "sgd",
+                            "--gradients", "raw", "--weights", "centroid16", "--threads", 1)
         assert "gradients on the ring" in out
-        result = json.loads((tmp_path / "report.json").read_text())
         assert result["bit_exact"] is True
         assert result["configuration"]["gradients"] == "raw"
         assert result["words_scatter_reduce"] == result["steps"] * (650 + 12 * 4)
@@ -198,93 +181,81 @@ class TestTrain:
         assert gateware == native
 
     @pytest.mark.parametrize(("arguments", "message"), [
-        (["--gradients", "mx7"], f"error: Gradient codec must be one of {', '.join(GRADIENT_CODECS)}, not 'mx7'"
-                                 f": did you mean mx9 or mx6 or mx4?\n"),
-        (["--weights", "mx7"], f"error: Weight codec must be one of {', '.join(WEIGHT_CODECS)}, not 'mx7'"
-                               f": did you mean mx9 or mx6 or mx4?\n"),
-        (["--epochs", 1, "--steps", 2], "error: Epochs or steps must be given, not both: --epochs 1 and --steps 2\n"),
-        (["--density", 0], "error: Density must be above 0 and at most 1, not 0.0\n"),
-        (["--workload", "text", "--compare"], "error: Option --compare is for --workload digits, or a run with "
-                                                     "--density, not text: leave it out\n"),
-        (["--nodes", 0], "error: Ring must have between 1 and 255 nodes, not 0\n"),
-        (["--nodes", 256], "error: Ring must have between 1 and 255 nodes, not 256\n"),
-        (["--epochs", 0], "error: Epochs must be at least 1, not 0\n"),
-        (["--hidden", "a,3"], "error: Widths of hidden layers must be numbers, or a number x a count as in 32x9, of "
-                              "at most 1,000 layers, with commas between them, not 'a,3'\n"),
+        (["--gradients", "mx7"],
+         f"Gradient codec must be one of {', '.join(GRADIENT_CODECS)}, not 'mx7': did you mean mx9 or mx6 or mx4?"),
+        (["--weights", "mx7"],
+         f"Weight codec must be one of {', '.join(WEIGHT_CODECS)}, not 'mx7': did you mean mx9 or mx6 or mx4?"),
+        (["--epochs", 1, "--steps", 2], "Epochs or steps must be given, not both: --epochs 1 and --steps 2"),
+        (["--density", 0], "Density must be above 0 and at most 1, not 0.0"),
+        (["--workload", "text", "--compare"],
+         "Option --compare is for --workload digits, or a run with --density, not text: leave it out"),
+        (["--nodes", 0], "Ring must have between 1 and 255 nodes, not 0"),
+        (["--nodes", 256], "Ring must have between 1 and 255 nodes, not 256"),
+        (["--epochs", 0], "Epochs must be at least 1, not 0"),
+        (["--hidden", "a,3"],
+         "Widths of hidden layers must be numbers, or a number x a count as in 32x9, of at most 1,000 layers, with "
+         "commas between them, not 'a,3'"),
         (["--optimizer", "sgd", "--compare"],
-         "error: Option --compare is for a run with --density, or another --optimizer than sgd: leave it out\n"),
+         "Option --compare is for a run with --density, or another --optimizer than sgd: leave it out"),
         (["--optimizer", "adam", "--dampening", 0.5],
-         "error: Option --dampening is for --optimizer momentum, not adam (other rules have none): leave it out\n"),
+         "Option --dampening is for --optimizer momentum, not adam (other rules have none): leave it out"),
         (["--chakra", "trace"],
-         "error: Option --chakra is for a run with --overlap (a trace is of a program): leave it out\n"),
-        (["--clip", -1], "error: Clip must be None or a finite number of 0 or more, not -1.0\n"),
-        (["--weight-decay", -1], "error: Weight decay must be a finite number from 0 to 3.40282e+38, not -1.0\n"),
-        (["--macs", 4], "error: Option --macs is for a run with --overlap, --straggler or --compute node (no engine "
-                        "is counted on): "
-                        "leave it out\n"),
+         "Option --chakra is for a run with --overlap (a trace is of a program): leave it out"),
+        (["--clip", -1], "Clip must be None or a finite number of 0 or more, not -1.0"),
+        (["--weight-decay", -1], "Weight decay must be a finite number from 0 to 3.40282e+38, not -1.0"),
+        (["--macs", 4],
+         "Option --macs is for a run with --overlap, --straggler or --compute node (no engine is counted on): leave "
+         "it out"),
         (["--compute", "node", "--workload", "text", "--tiling", "searched"],
-         "error: Option --tiling is for --workload digits, not text (the transformer's tiles are those of its "
-         "lists): "
-         "leave it out\n"),
+         "Option --tiling is for --workload digits, not text (the transformer's tiles are those of its lists): leave "
+         "it out"),
         (["--compute", "node", "--compare"],
-         "error: Option --compare is for a run without --overlap, which --compute implies (its bits are those of a "
-         "run without): leave it "
-         "out\n"),
-        (["--compute", "node", "--board", "ulx3s-85f"], "error: Option --compute node is for --board "
-                                                        "ulx3s-85f-compute, or a run without --board, not ulx3s-85f "
-         "(other boards have no compute engine): leave it out\n"),
+         "Option --compare is for a run without --overlap, which --compute implies (its bits are those of a run "
+         "without): leave it out"),
+        (["--compute", "node", "--board", "ulx3s-85f"],
+         "Option --compute node is for --board ulx3s-85f-compute, or a run without --board, not ulx3s-85f (other "
+         "boards have no compute engine): leave it out"),
         (["--compute", "node", "--macs", 5],
-         "error: Multiply-adds per cycle of nodes that compute must be one of 4, 8, 16, not 5\n"),
-        (["--compute", "fpga"], "error: Compute must be host or node, not 'fpga'\n"),
+         "Multiply-adds per cycle of nodes that compute must be one of 4, 8, 16, not 5"),
+        (["--compute", "fpga"], "Compute must be host or node, not 'fpga'"),
         (["--overlap", "layers", "--board", "ulx3s-85f"],
-         "error: Option --overlap is for a run without --board (a board's nodes have no room to stage gradients): "
-         "leave it "
-         "out\n"),
-        (("--faults", "1.5"), "error: Fault rate must be between 0 and 1, not 1.5\n"),
-        (("--faults", "nan"), "error: Fault rate must be between 0 and 1, not nan\n"),
-        (("--faults", "1e-4", "--fault-seed", "-1"),
-         "error: Seed of faults must be between 0 and 2^64 - 1, not -1\n"),
-        (("--faults", "1e-4", "--link-latency", "481"),
-         "error: Link latency must be between 1 and 480, not 481\n"),
-        (("--fault-seed", "3"), "error: Option --fault-seed is for a run with --faults (there are no faults to "
-                                "draw): "
-                                   "leave it out\n"),
+         "Option --overlap is for a run without --board (a board's nodes have no room to stage gradients): leave it "
+         "out"),
+        (("--faults", "1.5"), "Fault rate must be between 0 and 1, not 1.5"),
+        (("--faults", "nan"), "Fault rate must be between 0 and 1, not nan"),
+        (("--faults", "1e-4", "--fault-seed", "-1"), "Seed of faults must be between 0 and 2^64 - 1, not -1"),
+        (("--faults", "1e-4", "--link-latency", "481"), "Link latency must be between 1 and 480, not 481"),
+        (("--fault-seed", "3"),
+         "Option --fault-seed is for a run with --faults (there are no faults to draw): leave it out"),
         (("--faults", "1e-4", "--board", "icebreaker"),
-         "error: Option --faults is for a run without --board (a board's nodes are as they were built): leave it "
-         "out\n"),
+         "Option --faults is for a run without --board (a board's nodes are as they were built): leave it out"),
         (("--faults", "1e-4", "--transport", "board"),
-         "error: Option --faults is for a run without --board, which --transport implies (a board's nodes are as "
-         "they were built): leave it "
-         "out\n"),
+         "Option --faults is for a run without --board, which --transport implies (a board's nodes are as they were "
+         "built): leave it out"),
         (["--overlap", "layers", "--compare"],
-         "error: Option --compare is for a run without --overlap (its bits are those of a run without): leave it "
-         "out\n"),
-        (["--overlap", "chunks"], "error: Overlap must be one of none, strict, layers, chunks:n, delayed:n, search "
-                                  "with n of at least 1, or 0 of delayed, not 'chunks'\n"),
+         "Option --compare is for a run without --overlap (its bits are those of a run without): leave it out"),
+        (["--overlap", "chunks"],
+         "Overlap must be one of none, strict, layers, chunks:n, delayed:n, search with n of at least 1, or 0 of "
+         "delayed, not 'chunks'"),
         (["--overlap", "layers", "--workload", "text"],
-         "error: Option --overlap is for --workload digits, not text (programs are made of a perceptron's layers): "
-         "leave it "
-         "out\n"),
-        (["--far", "1/4"], "error: Option --far is for a run with --activations (without it all maps fit): leave it "
-                           "out\n"),
-        (["--memory", "swap"], "error: Option --memory is for a run with --activations (without it all maps fit): "
-                               "leave it out\n"),
+         "Option --overlap is for --workload digits, not text (programs are made of a perceptron's layers): leave it "
+         "out"),
+        (["--far", "1/4"], "Option --far is for a run with --activations (without it all maps fit): leave it out"),
+        (["--memory", "swap"],
+         "Option --memory is for a run with --activations (without it all maps fit): leave it out"),
         (["--activations", 6144],
-         "error: Option --activations is for --workload text, not digits (a perceptron's maps always fit): leave it "
-         "out\n"),
-        ([*FAR, "--transport", "pysim"], "error: Option --activations is for --transport verilated, not pysim (only "
-                                         "Verilated nodes have far memories): leave it out\n"),
-        ([*FAR, "--far", "1/0"],
-         "error: Rate of far memory must be a number or a fraction, such as 1/4, not '1/0'\n"),
-        ([*FAR, "--far", "2"],
-         "error: Rate of far memory must be between 1/1024 and 1 words per cycle, not 2\n"),
-        ([*FAR, "--memory", "drop"], "error: Memory must be one of keep, swap, recompute, mixed, not 'drop'\n"),
-        ([*FAR, "--memory", "keep"],
-         "error: Activations must be at least 7,776 words for a plan of kind keep, not 6,144\n"),
-        (["--link-latency", 0], "error: Link latency must be between 1 and 1,000,000, not 0\n"),
+         "Option --activations is for --workload text, not digits (a perceptron's maps always fit): leave it out"),
+        ([*FAR, "--transport", "pysim"],
+         "Option --activations is for --transport verilated, not pysim (only Verilated nodes have far memories): "
+         "leave it out"),
+        ([*FAR, "--far", "1/0"], "Rate of far memory must be a number or a fraction, such as 1/4, not '1/0'"),
+        ([*FAR, "--far", "2"], "Rate of far memory must be between 1/1024 and 1 words per cycle, not 2"),
+        ([*FAR, "--memory", "drop"], "Memory must be one of keep, swap, recompute, mixed, not 'drop'"),
+        ([*FAR, "--memory", "keep"], "Activations must be at least 7,776 words for a plan of kind keep, not 6,144"),
+        (["--link-latency", 0], "Link latency must be between 1 and 1,000,000, not 0"),
     ])
     def test_errors_in_one_line(self, run, arguments, message):
-        assert run("train", *arguments) == (1, "", message)
+        assert run("train", *arguments) == (1, "", f"error: {message}\n")
 
     @pytest.mark.parametrize("error", [
         ToolError("A C++ compiler is needed"), ConfigurationError("node 0: configuration hash must be 1, not 2"),

@@ -8,6 +8,7 @@ import pytest
 
 from host.run import steps
 from host.training import trainer
+from tests.host.results import report, results
 
 
 @pytest.fixture
@@ -25,6 +26,13 @@ def signalled(monkeypatch):
     return call
 
 
+def check_same(whole, broken):
+    """Results of two runs are the same, but for seconds."""
+    assert results(whole) == results(broken)
+    for file in whole.glob("timeline*"):
+        assert file.read_bytes() == (broken / file.name).read_bytes()
+
+
 class TestInterrupted:
     ARGUMENTS = ("train", "--nodes", 3, "--epochs", 2, "--hidden", "none", "--batch", 500, "--threads", 1)
 
@@ -40,16 +48,12 @@ class TestInterrupted:
         assert lines[-1].endswith("checkpoint.tar holds 2 steps: the same command with --resume (make: RESUME=1) "
                                   "continues from there")
         assert lines[-1].startswith("interrupted; ")
-        result = json.loads((broken / "report.json").read_text())
+        result = report(broken)
         assert (result["interrupted"], result["steps"], result["accuracy"]) == (True, 2, None)
         assert not (broken / "weights.npz").exists()
         assert run(*self.ARGUMENTS, "--output", broken, "--resume")[0] == 0
-        results = [json.loads((folder / "report.json").read_text()) for folder in (whole, broken)]
-        for result in results:
-            del result["stage_seconds"], result["simulated_cycles_per_second"], result["run"]
-        assert results[0] == results[1]
-        assert results[0]["interrupted"] is False
-        assert (whole / "weights.npz").read_bytes() == (broken / "weights.npz").read_bytes()
+        check_same(whole, broken)
+        assert report(whole)["interrupted"] is False
 
     def test_cycles_after_a_resume(self, run, tmp_path, signalled):
         """Only cycles of the first step after a resume may differ from the unbroken run's, by a few."""
@@ -59,7 +63,7 @@ class TestInterrupted:
         signalled(signal.SIGTERM, 1)
         assert run(*arguments, "--output", broken)[0] == 143
         assert run(*arguments, "--output", broken, "--resume")[0] == 0
-        steps = [json.loads((folder / "report.json").read_text())["per_step"] for folder in (whole, broken)]
+        steps = [report(folder)["per_step"] for folder in (whole, broken)]
         for number, (before, after) in enumerate(zip(*steps, strict=True)):
             assert before.keys() == after.keys()
             for name, value in before.items():
@@ -117,12 +121,11 @@ class TestOverlap:
     def nodes(self, nodes_of):
         nodes_of("centroid")
 
-    def test_all(self, run, tmp_path, signalled):
+    def test_all(self, run, succeed, tmp_path, signalled):
         """All schedules, one after the other; then the same with a signal in each run, and the same results."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
-        code, out, err = run(*self.ARGUMENTS, "--overlap", "all", "--output", whole)
-        assert (code, err) == (0, "")
-        result = json.loads((whole / "report.json").read_text())
+        out = succeed(*self.ARGUMENTS, "--overlap", "all", "--output", whole)
+        result = report(whole)
         assert (result["compute"], result["bit_exact"], result["interrupted"]) == ("modelled", True, False)
         assert [row["schedule"] for row in result["schedules"]] == [*self.SCHEDULES]
         assert "Cycles of a step, by schedule; compute: modelled, 4 multiply-adds per cycle" in out.splitlines()
@@ -142,27 +145,26 @@ class TestOverlap:
         signalled(signal.SIGTERM, 2)
         for number, name in enumerate(self.SCHEDULES, start=1):
             assert run(*self.ARGUMENTS, "--overlap", "all", "--output", broken, "--resume")[::2] == (143, "")
-            rows = json.loads((broken / "report.json").read_text())["schedules"]
+            rows = report(broken)["schedules"]
             assert [row["overlap"] for row in rows] == [*self.SCHEDULES[:number]]
             assert (rows[-1]["schedule"], rows[-1]["bit_exact"]) == (name, None)
         assert run(*self.ARGUMENTS, "--overlap", "all", "--output", broken, "--resume")[::2] == (0, "")
-        self.compare(whole, broken)
+        check_same(whole, broken)
 
-    def test_search(self, run, tmp_path, signalled):
+    def test_search(self, run, succeed, tmp_path, signalled):
         """A search that is interrupted after its first size goes on with the second one."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
-        code, out, err = run(*self.ARGUMENTS, "--overlap", "search", "--output", whole)
-        assert (code, err) == (0, "")
-        row, = json.loads((whole / "report.json").read_text())["schedules"]
+        out = succeed(*self.ARGUMENTS, "--overlap", "search", "--output", whole)
+        row, = report(whole)["schedules"]
         assert out.splitlines()[-len(row["search"]) - 1:-1] == row["search"]
         assert [line.partition("  ")[0] for line in row["search"][:2]] == ["chunks:1", "chunks:2"]
         assert row["search"][-1].startswith(f"chosen: {row['schedule']} ")
         signalled(signal.SIGINT, 1)
         assert run(*self.ARGUMENTS, "--overlap", "search", "--output", broken)[::2] == (130, "")
-        stopped, = json.loads((broken / "report.json").read_text())["schedules"]
+        stopped, = report(broken)["schedules"]
         assert (stopped["schedule"], stopped["search"]) == ("chunks:1", row["search"][:1])
         assert run(*self.ARGUMENTS, "--overlap", "search", "--output", broken, "--resume")[::2] == (0, "")
-        self.compare(whole, broken)
+        check_same(whole, broken)
 
     def test_nodes_that_compute(self, run, tmp_path, signalled):
         """Nodes that compute go on after an interruption with the cycles of each step that they had taken."""
@@ -174,16 +176,7 @@ class TestOverlap:
         signalled(signal.SIGINT, 2)
         assert run(*arguments, "--output", broken)[::2] == (130, "")
         assert run(*arguments, "--output", broken, "--resume")[::2] == (0, "")
-        steps = json.loads((whole / "report.json").read_text())["per_step"]
+        steps = report(whole)["per_step"]
         assert len(steps) == 4
         assert all(0 < step["vector_cycles"] < step["gemm_cycles"] < step["cycles"] for step in steps)
-        self.compare(whole, broken)
-
-    def compare(self, whole, broken):
-        """Results of two runs are the same, but for seconds."""
-        results = [json.loads((folder / "report.json").read_text()) for folder in (whole, broken)]
-        for result in results:
-            del result["stage_seconds"], result["simulated_cycles_per_second"], result["run"]
-        assert results[0] == results[1]
-        for file in [*whole.glob("timeline*"), whole / "weights.npz"]:
-            assert file.read_bytes() == (broken / file.name).read_bytes()
+        check_same(whole, broken)

@@ -4,7 +4,6 @@ import ast
 import contextlib
 import functools
 import io
-import sys
 from pathlib import Path
 from types import GeneratorType
 
@@ -207,13 +206,11 @@ def test_one_console():
 
 # Programs.
 
-def test_examples(run, tmp_path, monkeypatch):
+def test_examples(succeed, tmp_path, monkeypatch):
     """A command whose folder has such a name ends well, and shows the name."""
     for name in ("x/[/b]", ":smile:", "\x1b[31m\n"):
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["gradring", "examples", name])
-        code, out, err = run("examples", name)
-        assert (code, err) == (0, "")
+        out = succeed("examples", name)
         assert f"{printable(name)}/numpy_model.py\n" in out
 
 

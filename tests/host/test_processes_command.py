@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import json
 import os
 import signal
 import subprocess
@@ -15,8 +14,10 @@ import pytest
 from host.run.processes import check_alone, other_processes, serves, threads_of
 from host.transports.session import TransportName, grid_of, open_session
 from sim.verilated.part_processes import LocalProcesses
+from tests.host.results import results
 from tests.host.rings import CONFIGS
 from tests.partition.play import Case, play
+from tests.refusals import refuses
 
 #: The node of the first run of test_cli, with links so slow that processes exchange words every 256 cycles.
 RUN = ("train", "--nodes", "3", "--epochs", "1", "--hidden", "none", "--batch", "500", "--link-latency", "256")
@@ -30,19 +31,11 @@ ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_R
 ROOT = Path(__file__).parents[2]
 
 
-def result(folder):
-    """A report without its times, and the weights."""
-    report = json.loads((folder / "report.json").read_text())
-    for name in ("run", "stage_seconds", "simulated_cycles_per_second"):
-        del report[name]
-    return report, (folder / "weights.npz").read_bytes()
-
-
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     train(folder, "--threads", "1")
-    return result(folder)
+    return results(folder)
 
 
 def train(folder, *arguments, command=(sys.executable,)):
@@ -55,7 +48,7 @@ def train(folder, *arguments, command=(sys.executable,)):
 @pytest.mark.parametrize("arguments", [("--processes", "2"), ("--processes", "3", "--host-port")])
 def test_the_same_run(expected, arguments, tmp_path):
     train(tmp_path, "--threads", "1", *arguments)
-    found, weights = result(tmp_path)
+    found, weights = results(tmp_path)
     wanted, trained = expected
     if "--host-port" in arguments:  # all cycles are the same, and more of them are simulated
         assert found.pop("cycles_simulated") == found["cycles"] > wanted["cycles_simulated"]
@@ -68,7 +61,7 @@ def test_the_same_run(expected, arguments, tmp_path):
 @without_mpi
 def test_the_same_run_by_mpi(expected, tmp_path):
     train(tmp_path, "--threads", "1", command=MPIRUN)
-    assert result(tmp_path) == expected
+    assert results(tmp_path) == expected
 
 
 @pytest.mark.parametrize(("case", "processes"), [(Case(4, 64), 4), (Case(8, 256), 2), (Case(16, 16), 4)])
@@ -136,9 +129,8 @@ def test_options(monkeypatch, run):
     others = other_processes(2, nodes=4)
     assert (others.number, threads_of(None, 4, others), threads_of(3, 4, others)) == (2, 1, 3)
     for number in (0, 5):
-        message = rf"^Processes must be between 1 and 4, the number of nodes, not {number}$"
-        with pytest.raises(ValueError, match=message):
-            other_processes(number, nodes=4)
+        refuses(f"Processes must be between 1 and 4, the number of nodes, not {number}", other_processes, number,
+                nodes=4)
     assert run("train", "--transport", "pysim", "--processes", 2)[2] == (
         "error: Option --processes is for --transport verilated, not pysim (other transports are of one process): "
         "leave "
@@ -151,9 +143,6 @@ def test_options(monkeypatch, run):
     assert not serves()
     check_alone("It")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
-    with pytest.raises(ValueError, match=r"^It must be in one process, not in the 3 that mpirun has started$"):
-        check_alone("It")
-    with pytest.raises(ValueError, match=r"^Processes must be the 3 that mpirun has started, not 2$"):
-        other_processes(2, nodes=4)
-    with pytest.raises(ValueError, match=r"^Processes must be between 1 and 2, the number of nodes, not 3$"):
-        other_processes(None, nodes=2)
+    refuses("It must be in one process, not in the 3 that mpirun has started", check_alone, "It")
+    refuses("Processes must be the 3 that mpirun has started, not 2", other_processes, 2, nodes=4)
+    refuses("Processes must be between 1 and 2, the number of nodes, not 3", other_processes, None, nodes=2)

@@ -22,6 +22,7 @@ from host.checkpoints.keys import key_of
 from host.checkpoints.rejections import BadRegionError, BadVersionError, Cause, MalformedError, RejectionError
 from host.driver.command import Command
 from host.driver.device import Device
+from tests.refusals import refuses
 
 KEY = b"k" * 32
 STATE = {"b": [np.arange(3, dtype=np.uint32), math.inf], "a": None, "text": "ä", "n": 1 << 100}
@@ -207,8 +208,7 @@ def test_large_sizes_are_not_read():
     (b"\xff", "manifest must be canonical JSON"),
 ])
 def test_malformed(raw, message):
-    with pytest.raises(MalformedError, match=f"^MALFORMED: {message}$"):
-        parse(raw)
+    refuses(f"MALFORMED: {message}", parse, raw, error=MalformedError)
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -226,8 +226,7 @@ def test_malformed(raw, message):
 def test_structure(change, message):
     value = json.loads(canonical(open_archive(SMALL).manifest))
     change(value)
-    with pytest.raises(MalformedError, match=f"^MALFORMED: {message}$"):
-        parse(canonical(value))
+    refuses(f"MALFORMED: {message}", parse, canonical(value), error=MalformedError)
 
 
 class TestState:

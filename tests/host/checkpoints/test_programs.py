@@ -12,6 +12,7 @@ from host.checkpoints.device_frame import digest, forget_programs, load, read, v
 from host.checkpoints.rejections import ReadBackError, TooSmallError
 from host.driver.command import Command
 from tests.host.rings import CONFIGS, open_nodes, random
+from tests.refusals import refuses
 
 KEY = b"k" * 32
 LENGTH = 128
@@ -158,9 +159,8 @@ def test_other_words(source, target, monkeypatch, bank, edited):
         return submit(queue, commands, idle=idle, **options)
 
     monkeypatch.setattr(device, "submit_load_program", disturbed)
-    with pytest.raises(ReadBackError, match=rf"^READ_BACK: node 1, region {bank} must have the CRC-32 of what was "
-                                            "sent to it$"):
-        restore(frame, target)
+    refuses(f"READ_BACK: node 1, region {bank} must have the CRC-32 of what was sent to it", restore, frame, target,
+            error=ReadBackError)
     monkeypatch.undo()
     forget_programs(target)
     load(target, before)
@@ -181,5 +181,4 @@ def test_number(source, target):
 def test_one_bank(source):
     frame = read(source, {"gradients": [(0, LENGTH)]})
     with open_nodes(2, config=CONFIGS["wide"]) as (ring, _):
-        with pytest.raises(TooSmallError, match=r"^TOO_SMALL: node 0 must have two banks of programs$"):
-            restore(frame, ring)
+        refuses("TOO_SMALL: node 0 must have two banks of programs", restore, frame, ring, error=TooSmallError)

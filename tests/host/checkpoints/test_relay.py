@@ -20,24 +20,17 @@ from host.driver.ring import Ring
 from host.features.streaming.edits import Kind, Structure
 from host.features.streaming.node_run import NodeRun, worker_of
 from host.features.streaming.run import RelayRun, Together, Underflow
-from host.models.digits import Dataset
 from host.training.optimizers import SGD
 from tests.host import rings
 from tests.host.checkpoints.test_archive import Node, mutated
-from tests.host.features.streaming.sets import do, resume, state_of
+from tests.host.features.streaming.sets import CLASSES, WIDTH, do, examples, resume, state_of
+from tests.refusals import refuses
 
 RELAY = rings.MIXED["relay"]
 KEY, OWNER = b"k" * 32, b"o" * 32
-WIDTH, CLASSES, MICROBATCH, SETS = 8, 4, 4, 9
+MICROBATCH, SETS = 4, 9
 
 open_relay = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, timeout=50_000, host_port=False)
-
-
-def examples():
-    generator = np.random.default_rng(7)
-    x = np.maximum(generator.standard_normal((160, WIDTH)), 0).astype(np.float32)
-    labels = (x @ generator.standard_normal((WIDTH, CLASSES))).argmax(axis=1)
-    return Dataset(x, labels, x, labels, CLASSES)
 
 
 class Changes:
@@ -340,8 +333,7 @@ def test_mutated_manifests(waiting):
 def test_not_begun():
     """A run that has done no set has no place on the nodes; nor does another run go on from a state."""
     ring = Ring([Device(None, config) for config in RELAY])
-    with pytest.raises(ValueError, match=r"^Run must have done a set before it is saved$"):
-        state_of(run_of(ring))
+    refuses("Run must have done a set before it is saved", state_of, run_of(ring))
     run = RelayRun(examples(), run_of(ring)._start, workers=2, optimizer=SGD(0.05))
     do(run)
     state = state_of(run)

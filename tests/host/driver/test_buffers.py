@@ -16,6 +16,7 @@ from host.training.optimizers import SGD
 from sim.golden import masking as golden_masking
 from sim.golden import ring as golden
 from tests.host import rings
+from tests.refusals import refuses
 
 CONFIG = NodeConfig(
     memories=Memories(gradient=256, weight=320, state=64), weights=Weights(codec="mx9"), gradients="mx9")
@@ -29,8 +30,7 @@ class TestBuffer:
         (("weights", -32, 1), "Base of a buffer must be a multiple of 32, not -32: take 0"),
         (("weights", 32, -1), "Length of a buffer must not be negative, not -1")])
     def test_refused(self, options, message):
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            Buffer(*options)
+        refuses(message, Buffer, *options)
 
     def test_overlap(self):
         one = Buffer("weights", 32, 40)
@@ -49,8 +49,7 @@ class TestBuffer:
         for part, where, message in (
                 ("state", vector, "Buffers must have one of state: allocate it with the others"),
                 ("gradients", vector.weights, "Buffer of gradients must be in gradients, not in weights")):
-            with pytest.raises(ValueError, match=f"^{message}$"):
-                place(where, part)
+            refuses(message, place, where, part)
         with pytest.raises(ValueError, match=r"^Buffer of errors must be in weights, not in state$"):
             Buffers(gradients=vector.gradients, weights=vector.weights, errors=Buffer("state", 0, 9))
         with pytest.raises(ValueError, match=r"^Buffers of gradients and weights must have one length, not 9 and 8$"):
@@ -63,8 +62,7 @@ class TestAllocator:
         allocator = Allocator(CONFIG.memory_map)
         assert [allocator.room(space) for space in ("gradients", "weights", "state")] == [256, 320, 64]
         plain = Allocator(NodeConfig(memories=Memories(planes=0)).memory_map)
-        with pytest.raises(ValueError, match=r"^Region must be one of gradients, weights, not 'state'$"):
-            plain.allocate("state", 1)
+        refuses("Region must be one of gradients, weights, not 'state'", plain.allocate, "state", 1)
 
     def test_gaps(self):
         """A buffer goes into the first gap that is long enough; freed words are used again."""
@@ -74,17 +72,15 @@ class TestAllocator:
         allocator.free(given[1])
         assert allocator.allocate("weights", 33).base == 128
         assert allocator.allocate("weights", 32).base == 64
-        with pytest.raises(ValueError, match=r"^Buffer of weights must have at most the 128 words of the largest gap"
-                                             r", not 129: free another buffer, or take nodes with larger memories$"):
-            allocator.allocate("weights", 129)
+        refuses("Buffer of weights must have at most the 128 words of the largest gap, not 129: free another buffer, "
+                "or take nodes with larger memories", allocator.allocate, "weights", 129)
         assert allocator.allocate("weights", 128) == Buffer("weights", 192, 128)
 
     def test_claims(self):
         allocator = Allocator(CONFIG.memory_map)
         allocator.claim(Buffer("weights", 64, 32))
-        with pytest.raises(ValueError, match=r"^Buffer must not overlap another, not 40 words of weights from 32 on "
-                                             r"with 32 words of weights from 64 on$"):
-            allocator.claim(Buffer("weights", 32, 40))
+        refuses("Buffer must not overlap another, not 40 words of weights from 32 on with 32 words of weights from "
+                "64 on", allocator.claim, Buffer("weights", 32, 40))
         with pytest.raises(ValueError, match=r"^Buffer of weights must end within the 320 words of a node, not at"):
             allocator.claim(Buffer("weights", 96, 225))
         with pytest.raises(ValueError, match=r"^Buffer to free must be one that is reserved, not 1 words of we"):
@@ -235,8 +231,7 @@ def test_what_buffers_lack():
     with rings.open_nodes(2, config=config) as (ring, _):
         plain = ring.memory.allocate(Allocation(length=64))
         ring.settings.write(Settings(rule=Rule.MOMENTUM, gradient_scale=1.0, learning_rate=0.5))
-        with pytest.raises(ValueError, match=r"^Buffers must have one of state: allocate it with the others$"):
-            ring.collectives.fused_update(plain)
+        refuses("Buffers must have one of state: allocate it with the others", ring.collectives.fused_update, plain)
         short = Buffers(gradients=plain.gradients, weights=plain.weights, state=Buffer("state", 0, 31))
         with pytest.raises(ValueError, match=r"^State of a block must take at most the 31 words of its buffer"):
             ring.collectives.fused_update(short)

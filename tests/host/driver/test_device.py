@@ -9,12 +9,7 @@ from hdl.control.protocol import EventStatus, Opcode, Operation, Space, Status
 from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, register
 from host.driver.command import CollectiveError, Command
 from host.driver.device import Device
-from host.driver.errors import (
-    BadAddressError,
-    ConfigurationError,
-    QueueFullError,
-    ReadOnlyError,
-)
+from host.driver.errors import BadAddressError, ConfigurationError, QueueFullError, ReadOnlyError
 from tests.words import random_words, words
 
 PATIENCE = 10_000
@@ -354,56 +349,52 @@ def refused(opcode, status, *payload):
     return [(opcode | 0x80) << 24 | 0x5A << 16 | len(payload), status, *payload]
 
 
+#: Operation codes, counts and words of packets, and statuses and words of the answers.
 MALFORMED = [
-    ([header(0, 0)], refused(0, Status.UNKNOWN_OPCODE)),
-    ([header(99, 3), 1, 2, 3], refused(99, Status.UNKNOWN_OPCODE)),
-    ([header(0x81, 1), 1], refused(0x81, Status.UNKNOWN_OPCODE)),
-    ([header(Opcode.PING, 2), 1], refused(Opcode.PING, Status.BAD_LENGTH)),
-    ([header(Opcode.PING, 0), 1], refused(Opcode.PING, Status.BAD_LENGTH)),
-    ([header(Opcode.PING, 1), 1, 2, 3], refused(Opcode.PING, Status.BAD_LENGTH)),
-    ([header(Opcode.PING, 65), *range(65)], refused(Opcode.PING, Status.BAD_LENGTH)),
-    ([header(Opcode.READ_REGISTER, 1)], refused(Opcode.READ_REGISTER, Status.BAD_LENGTH)),
-    ([header(Opcode.READ_REGISTER, 0), 0], refused(Opcode.READ_REGISTER, Status.BAD_LENGTH)),
-    ([header(Opcode.READ_REGISTER, 1), 0, 0], refused(Opcode.READ_REGISTER, Status.BAD_LENGTH)),
-    ([header(Opcode.READ_REGISTER, 1), len(REGISTERS)], refused(Opcode.READ_REGISTER, Status.BAD_ADDRESS)),
-    ([header(Opcode.READ_REGISTER, 2), len(REGISTERS) - 1], refused(Opcode.READ_REGISTER, Status.BAD_ADDRESS)),
-    ([header(Opcode.READ_REGISTER, 1), 1 << 28], refused(Opcode.READ_REGISTER, Status.BAD_ADDRESS)),
-    ([header(Opcode.READ_REGISTER, 1), 0xFFFFFFFF], refused(Opcode.READ_REGISTER, Status.BAD_ADDRESS)),
-    ([header(Opcode.WRITE_REGISTER, 1), register("TIMEOUT").address],
-     refused(Opcode.WRITE_REGISTER, Status.BAD_LENGTH, 0)),
-    ([header(Opcode.WRITE_REGISTER, 0), register("TIMEOUT").address],
-     refused(Opcode.WRITE_REGISTER, Status.BAD_LENGTH, 0)),
-    ([header(Opcode.WRITE_REGISTER, 2), register("OPTIMIZER").address, 1],
-     refused(Opcode.WRITE_REGISTER, Status.BAD_LENGTH, 1)),
-    ([header(Opcode.WRITE_REGISTER, 1), register("OPTIMIZER").address, 1, 2, 3],
-     refused(Opcode.WRITE_REGISTER, Status.BAD_LENGTH, 1)),
-    ([header(Opcode.WRITE_REGISTER, 3), register("TIMEOUT").address - 1, 1, 77, 1],
-     refused(Opcode.WRITE_REGISTER, Status.OK, 3)),
-    ([header(Opcode.WRITE_REGISTER, 1), len(REGISTERS), 1], refused(Opcode.WRITE_REGISTER, Status.BAD_ADDRESS, 0)),
-    ([header(Opcode.READ_MEMORY, 1)], refused(Opcode.READ_MEMORY, Status.BAD_LENGTH)),
-    ([header(Opcode.READ_MEMORY, 0), 0], refused(Opcode.READ_MEMORY, Status.BAD_LENGTH)),
-    ([header(Opcode.READ_MEMORY, 1), 0, 0], refused(Opcode.READ_MEMORY, Status.BAD_LENGTH)),
-    ([header(Opcode.READ_MEMORY, 0xFFFF), 0], refused(Opcode.READ_MEMORY, Status.BAD_ADDRESS)),
-    ([header(Opcode.WRITE_MEMORY, 2)], refused(Opcode.WRITE_MEMORY, Status.BAD_LENGTH, 0)),
-    ([header(Opcode.WRITE_MEMORY, 2), 0], refused(Opcode.WRITE_MEMORY, Status.BAD_LENGTH, 0)),
-    ([header(Opcode.WRITE_MEMORY, 0), 0, 1], refused(Opcode.WRITE_MEMORY, Status.BAD_LENGTH, 0)),
-    ([header(Opcode.WRITE_MEMORY, 3), 0, 1, 2], refused(Opcode.WRITE_MEMORY, Status.BAD_LENGTH, 2)),
-    ([header(Opcode.WRITE_MEMORY, 3), 0, 1, 2, 3, 4], refused(Opcode.WRITE_MEMORY, Status.BAD_LENGTH, 3)),
-    ([header(Opcode.WRITE_MEMORY, 1), 0xF0000000, 1], refused(Opcode.WRITE_MEMORY, Status.BAD_ADDRESS, 0)),
-    ([header(Opcode.PUSH_COMMAND, 8), *[0] * 8], refused(Opcode.PUSH_COMMAND, Status.BAD_LENGTH)),
-    ([header(Opcode.PUSH_COMMAND, 16), *[0] * 15], refused(Opcode.PUSH_COMMAND, Status.BAD_LENGTH)),
-    ([header(Opcode.PUSH_COMMAND, 16), *[0] * 17], refused(Opcode.PUSH_COMMAND, Status.BAD_LENGTH)),
-    ([header(Opcode.PUSH_COMMAND, 16)], refused(Opcode.PUSH_COMMAND, Status.BAD_LENGTH)),
-    ([header(Opcode.POP_EVENT, 4)], refused(Opcode.POP_EVENT, Status.BAD_LENGTH)),
-    ([header(Opcode.POP_EVENT, 0), 0], refused(Opcode.POP_EVENT, Status.BAD_LENGTH)),
-    ([header(Opcode.POP_EVENT, 4), 0, 0], refused(Opcode.POP_EVENT, Status.BAD_LENGTH)),
-    ([header(Opcode.POP_EVENT, 4), 0], refused(Opcode.POP_EVENT, Status.EMPTY)),
+    (0, 0, [], Status.UNKNOWN_OPCODE),
+    (99, 3, [1, 2, 3], Status.UNKNOWN_OPCODE),
+    (0x81, 1, [1], Status.UNKNOWN_OPCODE),
+    (Opcode.PING, 2, [1], Status.BAD_LENGTH),
+    (Opcode.PING, 0, [1], Status.BAD_LENGTH),
+    (Opcode.PING, 1, [1, 2, 3], Status.BAD_LENGTH),
+    (Opcode.PING, 65, [*range(65)], Status.BAD_LENGTH),
+    (Opcode.READ_REGISTER, 1, [], Status.BAD_LENGTH),
+    (Opcode.READ_REGISTER, 0, [0], Status.BAD_LENGTH),
+    (Opcode.READ_REGISTER, 1, [0, 0], Status.BAD_LENGTH),
+    (Opcode.READ_REGISTER, 1, [len(REGISTERS)], Status.BAD_ADDRESS),
+    (Opcode.READ_REGISTER, 2, [len(REGISTERS) - 1], Status.BAD_ADDRESS),
+    (Opcode.READ_REGISTER, 1, [1 << 28], Status.BAD_ADDRESS),
+    (Opcode.READ_REGISTER, 1, [0xFFFFFFFF], Status.BAD_ADDRESS),
+    (Opcode.WRITE_REGISTER, 1, [register("TIMEOUT").address], Status.BAD_LENGTH, 0),
+    (Opcode.WRITE_REGISTER, 0, [register("TIMEOUT").address], Status.BAD_LENGTH, 0),
+    (Opcode.WRITE_REGISTER, 2, [register("OPTIMIZER").address, 1], Status.BAD_LENGTH, 1),
+    (Opcode.WRITE_REGISTER, 1, [register("OPTIMIZER").address, 1, 2, 3], Status.BAD_LENGTH, 1),
+    (Opcode.WRITE_REGISTER, 3, [register("TIMEOUT").address - 1, 1, 77, 1], Status.OK, 3),
+    (Opcode.WRITE_REGISTER, 1, [len(REGISTERS), 1], Status.BAD_ADDRESS, 0),
+    (Opcode.READ_MEMORY, 1, [], Status.BAD_LENGTH),
+    (Opcode.READ_MEMORY, 0, [0], Status.BAD_LENGTH),
+    (Opcode.READ_MEMORY, 1, [0, 0], Status.BAD_LENGTH),
+    (Opcode.READ_MEMORY, 0xFFFF, [0], Status.BAD_ADDRESS),
+    (Opcode.WRITE_MEMORY, 2, [], Status.BAD_LENGTH, 0),
+    (Opcode.WRITE_MEMORY, 2, [0], Status.BAD_LENGTH, 0),
+    (Opcode.WRITE_MEMORY, 0, [0, 1], Status.BAD_LENGTH, 0),
+    (Opcode.WRITE_MEMORY, 3, [0, 1, 2], Status.BAD_LENGTH, 2),
+    (Opcode.WRITE_MEMORY, 3, [0, 1, 2, 3, 4], Status.BAD_LENGTH, 3),
+    (Opcode.WRITE_MEMORY, 1, [0xF0000000, 1], Status.BAD_ADDRESS, 0),
+    (Opcode.PUSH_COMMAND, 8, [0] * 8, Status.BAD_LENGTH),
+    (Opcode.PUSH_COMMAND, 16, [0] * 15, Status.BAD_LENGTH),
+    (Opcode.PUSH_COMMAND, 16, [0] * 17, Status.BAD_LENGTH),
+    (Opcode.PUSH_COMMAND, 16, [], Status.BAD_LENGTH),
+    (Opcode.POP_EVENT, 4, [], Status.BAD_LENGTH),
+    (Opcode.POP_EVENT, 0, [0], Status.BAD_LENGTH),
+    (Opcode.POP_EVENT, 4, [0, 0], Status.BAD_LENGTH),
+    (Opcode.POP_EVENT, 4, [0], Status.EMPTY),
 ]
 
 
 def test_malformed_packets(device):
-    for packet, response in MALFORMED:
-        assert exchange(device, *packet) == response, packet
+    for opcode, count, packet, status, *written in MALFORMED:
+        assert exchange(device, header(opcode, count), *packet) == refused(opcode, status, *written), packet
         assert device.ping(words(1, 2, 3)).tolist() == [1, 2, 3]
         assert device.pop_event(0) is None
 

@@ -1,12 +1,13 @@
+import dataclasses
+import functools
 import itertools
 
 import numpy as np
 import pytest
 
 from hdl.config import Memories, NodeConfig
-from hdl.control.protocol import EventFlag, EventStatus, Space
+from hdl.control.protocol import EventStatus
 from hdl.node import Node
-from host.driver.command import Event
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.masking import Mask, MaskJob, plan, unpack
@@ -15,7 +16,9 @@ from host.driver.ring import Ring
 from host.transports.pysim import PysimRing
 from host.transports.verilated import OpenRing
 from sim.golden import masking as golden
+from tests.host.golden import GoldenRing
 from tests.host.rings import library
+from tests.refusals import refuses
 from tests.words import bits_of
 
 KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
@@ -53,108 +56,15 @@ def assert_masked(jobs, outcome, alternative=ALTERNATIVE):
         assert replaced == sum(count for _, count in expected)
 
 
-class Answer:
-    def __init__(self, value=None):
-        self.value = value
-
-    def result(self):
-        return self.value
-
-
-class GoldenDevice:
-    """A node with memories, which does MASK and SPARSIFY by the golden model."""
-
-    privileged = True
-
-    def named(self, command):
-        return command
-
-    def __init__(self, config, *, status=EventStatus.OK, silent=False):
-        self.config = config
-        self.name = "node"
-        self.status = status
-        self.silent = silent
-        self.memories = [np.full(config.memories.gradient, 0xaaaa_0001, np.uint32),
-                         np.full(config.memories.weight, 0xbbbb_0002, np.uint32)]
-        self.registers = {}
-        self.commands = []
-        self.writes = []
-
-    def submit_write_register(self, name, value):
-        self.registers[name] = value
-        self.writes.append(name)
-        return Answer()
-
-    def submit_write_memory(self, space, address, elements):
-        assert address + elements.size <= self.memories[space].size
-        self.memories[space][address:address + elements.size] = elements.view(np.uint32)
-        return Answer()
-
-    def submit_read_memory(self, space, address, count):
-        assert address + count <= self.memories[space].size
-        return Answer(self.memories[space][address:address + count].copy())
-
-    def submit_push(self, command):
-        command.words()
-        self.commands.append(command)
-        self.event = getattr(self, f"_{command.operation.name.lower()}")(command)
-        return Answer()
-
-    def submit_pop_event(self, timeout):
-        return Answer(None if self.silent else self.event)
-
-    def read_fields(self, name):
-        return {"running": 1}
-
-    def _mask(self, command):
-        gradients, weights = self.memories
-        assert command.weight_base % 32 == command.state_base % 32 == command.gradient_base == 0
-        place, external, listed, replaced = 0, command.state_base, command.weight_base, 0
-        while place < command.length:
-            words = [int(word) for word in weights[listed:listed + 8]]
-            listed += 8
-            low, high = ([word & 0xFFFF for word in words], [word >> 16 for word in words])
-            enabled = {kind: bool(low[0] >> n & 1) for n, kind in enumerate(KINDS)}
-            diagonal = words[3] - (1 << 32) if words[3] >> 31 else words[3]
-            job = golden.Job(count=high[0], rows=low[1], columns=high[1], mask=golden.Mask(
-                **enabled, diagonal=diagonal, length_rows=low[4], length_columns=high[4], first_row=low[5],
-                end_row=high[5], first_column=low[6], end_column=high[6], width=low[7]))
-            columns = -(-job.columns // self.config.lanes) * self.config.lanes
-            assert words[2] == job.count * job.rows * columns
-            fetched = golden.words_fetched(job)
-            kept = golden.kept(job, weights[external:external + fetched] if fetched else None)
-            external += fetched
-            part = gradients[place:place + words[2]].reshape(job.count, job.rows, columns)
-            part[..., :job.columns][~kept] = bits_of([self.registers["MASK_ALTERNATIVE"]])[0]
-            replaced += int((~kept).sum())
-            place += words[2]
-        assert place == command.length <= gradients.size
-        assert max(external, listed) <= weights.size
-        return self._done(command, replaced)
-
-    def _sparsify(self, command):
-        gradients, weights = self.memories
-        errors = weights[command.weight_base:command.weight_base + command.length]
-        kept, errors[:] = golden.sparsify(gradients[:command.length], errors,
-                                          int(bits_of([self.registers["MASK_THRESHOLD"]])[0]))
-        gradients[:command.length] = kept
-        return self._done(command, command.length - int(np.count_nonzero(kept)))
-
-    def _done(self, command, detail):
-        return Event(tag=command.tag, status=self.status, flags=EventFlag(0), detail=detail,
-                     cycles=command.length // self.config.lanes, weight_version=0)
-
-
 class TestErrors:
     @pytest.mark.parametrize(("options", "message"), [
-        ({"width": 4096}, r"^Mask's width must be a number of 12 bits, not 4096$"),
-        ({"length_rows": -1}, r"^Mask's length_rows must be a number of 12 bits, not -1$"),
-        ({"diagonal": 4096}, r"^Mask's diagonal must be between -4096 and 4095, not 4096$"),
-        ({"diagonal": -4097}, r"^Mask's diagonal must be between -4096 and 4095, not -4097$"),
+        ({"width": 4096}, "Mask's width must be a number of 12 bits, not 4096"),
+        ({"length_rows": -1}, "Mask's length_rows must be a number of 12 bits, not -1"),
+        ({"diagonal": 4096}, "Mask's diagonal must be between -4096 and 4095, not 4096"),
+        ({"diagonal": -4097}, "Mask's diagonal must be between -4096 and 4095, not -4097"),
     ])
     def test_mask(self, options, message):
-        with pytest.raises(ValueError, match=message):
-            Mask(**options)
+        refuses(message, Mask, **options)
 
     @pytest.mark.parametrize(("shape", "options", "message"), [
         ((2, 3), {}, r"^Matrices must be float32 or int16 of shape \(count, rows, columns\), each at least 1, not "
@@ -178,19 +88,16 @@ class TestErrors:
 
     def test_no_room_for_a_matrix(self):
         job = MaskJob(matrices=np.zeros((1, 9, 5), np.float32), mask=Mask())
-        message = (r"^Matrix of 9 x 5 must take at most the 64 elements of a node's gradient memory, not 72: take "
-                   r"shorter sequences, or nodes with more gradient memory$")
-        with pytest.raises(ValueError, match=message):
-            plan([job], lanes=4, elements=64, words=64)
+        refuses("Matrix of 9 x 5 must take at most the 64 elements of a node's gradient memory, not 72: take shorter "
+                "sequences, or nodes with more gradient memory", plan, [job], lanes=4, elements=64, words=64)
 
     @pytest.mark.parametrize(("words", "external", "needed"), [(0, False, 32), (31, False, 32), (32, True, 34)])
     def test_no_room_for_a_job(self, words, external, needed):
         job = MaskJob(matrices=np.zeros((1, 9, 5), np.float32), mask=Mask(external=external),
                       external=np.ones((1, 9, 5), np.bool_) if external else None)
-        with pytest.raises(ValueError, match=rf"^Job and external mask of a matrix of 9 x 5 must take at most the "
-                                             rf"{words} words of weight memory that are free, not {needed}: take a "
-                                             rf"smaller model, or nodes with more weight memory$"):
-            plan([job], lanes=4, elements=96, words=words)
+        refuses(f"Job and external mask of a matrix of 9 x 5 must take at most the {words} words of weight memory "
+                f"that are free, not {needed}: take a smaller model, or nodes with more weight memory", plan, [job],
+                lanes=4, elements=96, words=words)
 
 
 class TestPlan:
@@ -260,9 +167,43 @@ class TestPlan:
 SMALL = NodeConfig(memories=Memories(gradient=576, weight=512, state=32))
 
 
-def golden_ring(nodes, config=SMALL, **options):
-    devices = [GoldenDevice(config, **options) for _ in range(nodes)]
-    return Ring(devices), devices
+class RecordedRing(GoldenRing):
+    """Golden nodes that take a cycle for each row of memory, with records of their commands.
+
+    Parameters
+    ----------
+    nodes : int
+    statuses : dict of int to EventStatus, optional
+        Statuses that nodes end all commands with, by rank.
+
+    Members
+    -------
+    commands : list of list of Command
+        Commands of each node.
+    writes : list of list of str
+        Registers of each node that the host has written.
+    """
+
+    def __init__(self, nodes, *, statuses=None):
+        super().__init__(nodes, config=SMALL)
+        self.golden.weights[:] = 0xbbbb_0002
+        self.commands, self.writes = [[] for _ in range(nodes)], [[] for _ in range(nodes)]
+        self._statuses, self._carry_out = statuses or {}, self.golden.carry_out
+        self.golden.carry_out = self._record
+        for device, names in zip(self.devices, self.writes, strict=True):
+            device.submit_write_register = functools.partial(self._write, device.submit_write_register, names)
+
+    def _record(self, ranks, commands, **options):
+        events = self._carry_out(ranks, commands, **options)
+        for rank in ranks:
+            self.commands[rank].append(commands[rank])
+        return {rank: dataclasses.replace(event, status=self._statuses.get(rank, event.status),
+                                          cycles=commands[rank].length // SMALL.lanes)
+                for rank, event in events.items()}
+
+    def _write(self, submit, names, name, value):
+        names.append(name)
+        return submit(name, value)
 
 
 class TestPasses:
@@ -270,44 +211,41 @@ class TestPasses:
     @pytest.mark.parametrize("behind", [0, 100, 384])
     def test_random(self, seed, behind):
         generator = np.random.default_rng(seed)
-        ring, devices = golden_ring(3)
+        ring = RecordedRing(3)
         jobs = [[random_job(generator, count=4) for _ in range(number)] for number in (7, 0, 3)]
         outcome = ring.local.mask(jobs, alternative=ALTERNATIVE, behind=behind)
         assert_masked(jobs, outcome)
-        assert outcome.commands == max(len(device.commands) for device in devices) > 1
-        assert not devices[1].commands
-        for device in devices:
-            assert (device.memories[Space.WEIGHT][:behind] == 0xbbbb_0002).all()
-        passes = itertools.zip_longest(*([command.length // 4 for command in device.commands] for device in devices),
+        assert outcome.commands == max(map(len, ring.commands)) > 1
+        assert not ring.commands[1]
+        for command in itertools.chain(*ring.commands):
+            assert command.weight_base % 32 == command.state_base % 32 == command.gradient_base == 0
+        assert (ring.golden.weights[:, :behind] == 0xbbbb_0002).all()
+        passes = itertools.zip_longest(*([command.length // 4 for command in own] for own in ring.commands),
                                        fillvalue=0)
         assert outcome.cycles == sum(map(max, passes))
 
     def test_nothing_at_all(self):
-        ring, _ = golden_ring(2)
-        outcome = ring.local.mask([[], []], alternative=0.0)
+        outcome = RecordedRing(2).local.mask([[], []], alternative=0.0)
         assert (outcome.results, outcome.replaced, outcome.cycles, outcome.commands) == ([[], []], [0, 0], 0, 0)
 
     def test_alternative_is_sent_when_new(self):
-        ring, devices = golden_ring(2)
+        ring = RecordedRing(2)
         job = MaskJob(matrices=np.ones((1, 2, 2), np.float32), mask=Mask(triangle=True))
         for alternative in (0.0, 0.0, -0.0, 7.5):
             outcome = ring.local.mask([[job], []], alternative=alternative)
             assert bits_of(outcome.results[0][0])[0, 0, 1] == bits_of([alternative])[0]
-        assert devices[0].writes == devices[1].writes == ["MASK_ALTERNATIVE"] * 3
+        assert ring.writes == [["MASK_ALTERNATIVE"] * 3] * 2
 
     def test_wrong_number(self):
-        with pytest.raises(ValueError, match=r"^Jobs must be one sequence per node, 2, not 1$"):
-            golden_ring(2)[0].local.mask([[]], alternative=0.0)
+        refuses("Jobs must be one sequence per node, 2, not 1", RecordedRing(2).local.mask, [[]], alternative=0.0)
 
     def test_no_memory_left(self):
         job = MaskJob(matrices=np.ones((1, 2, 2), np.float32), mask=Mask())
         with pytest.raises(ValueError, match="the 0 words of weight memory that are free, not 32"):
-            golden_ring(1)[0].local.mask([[job]], alternative=0.0, behind=500)
+            RecordedRing(1).local.mask([[job]], alternative=0.0, behind=500)
 
     def test_failure(self):
-        ring, devices = golden_ring(3)
-        devices[1].status = EventStatus.BAD_MASK
-        devices[1].name = "node 1"
+        ring = RecordedRing(3, statuses={1: EventStatus.BAD_MASK})
         job = MaskJob(matrices=np.ones((1, 2, 2), np.float32), mask=Mask())
         message = r"^mask failed: node 1: command with tag 1 ended with BAD_MASK: job 0 is wrong: "
         with pytest.raises(RingError, match=message) as caught:
@@ -317,30 +255,29 @@ class TestPasses:
         assert statuses == [None, EventStatus.BAD_MASK, EventStatus.OK]
 
     def test_silence(self):
-        ring, _ = golden_ring(1, silent=True)
-        with pytest.raises(RingError, match=r"^sparsify failed: node: no event; running$"):
-            ring.local.sparsify(8, threshold=1.0)
+        ring = RecordedRing(1)
+        ring.golden.push = lambda rank, command: ring.golden._queued[rank].append(command)
+        refuses("sparsify failed: node 0: no event; running", ring.local.sparsify, 8, threshold=1.0, error=RingError)
 
 
-class TestSparsify:
-    def test_errors_add_up(self):
-        generator = np.random.default_rng(3)
-        ring, devices = golden_ring(2)
-        length = 100
-        ring.memory.clear_errors(length)
-        assert not ring.memory.read_errors(length).any()
-        errors = np.zeros((2, length), np.uint32)
-        for threshold in (1.0, 0.5, 0.5, 3.0):
-            gradients = generator.standard_normal((2, length)).astype(np.float32)
-            ring.memory.write_gradients(list(gradients))
-            outcome = ring.local.sparsify(length, threshold=threshold)
-            kept, errors = golden.sparsify(bits_of(gradients), errors, int(bits_of([threshold])[0]))
-            assert np.array_equal(bits_of(ring.memory.read_gradients(length)), kept)
-            assert np.array_equal(bits_of(ring.memory.read_errors(length)), errors)
-            assert outcome.dropped == [int((row == 0).sum()) for row in kept]
-            assert outcome.cycles == 25
-        assert devices[0].writes.count("MASK_THRESHOLD") == 3
-        assert {command.weight_base for command in devices[0].commands} == {errors_base(length)} == {128}
+def test_errors_of_sparsify_add_up():
+    generator = np.random.default_rng(3)
+    ring = RecordedRing(2)
+    length = 100
+    ring.memory.clear_errors(length)
+    assert not ring.memory.read_errors(length).any()
+    errors = np.zeros((2, length), np.uint32)
+    for threshold in (1.0, 0.5, 0.5, 3.0):
+        gradients = generator.standard_normal((2, length)).astype(np.float32)
+        ring.memory.write_gradients(list(gradients))
+        outcome = ring.local.sparsify(length, threshold=threshold)
+        kept, errors = golden.sparsify(bits_of(gradients), errors, int(bits_of([threshold])[0]))
+        assert np.array_equal(bits_of(ring.memory.read_gradients(length)), kept)
+        assert np.array_equal(bits_of(ring.memory.read_errors(length)), errors)
+        assert outcome.dropped == [int((row == 0).sum()) for row in kept]
+        assert outcome.cycles == 25
+    assert ring.writes[0].count("MASK_THRESHOLD") == 3
+    assert {command.weight_base for command in ring.commands[0]} == {errors_base(length)} == {128}
 
 
 def whole_ring(open_devices):
@@ -413,18 +350,17 @@ class TestVerilated:
         assert (ring.memory.read_weights(length) == weights).all()
 
 
-class TestPysim:
-    def test_mask_and_sparsify(self):
-        """The same in Amaranth's simulator, on whole nodes."""
-        config = NodeConfig(lanes=2, segment=32, memories=Memories(gradient=128, weight=160, state=32, planes=0))
-        simulation = PysimRing(lambda: Node(config), nodes=1, latency=3)
-        ring = whole_ring([Device(transport, config) for transport in simulation.transports])
-        generator = np.random.default_rng(5)
-        jobs = [[random_job(generator, count=2, size=6, external=external) for external in (False, True)]]
-        assert_masked(jobs, ring.local.mask(jobs, alternative=ALTERNATIVE, behind=32))
-        ring.memory.clear_errors(40)
-        gradients = generator.standard_normal(40).astype(np.float32)
-        ring.memory.write_gradients([gradients])
-        outcome = ring.local.sparsify(40, threshold=1.0)
-        assert outcome.dropped == [int((np.abs(gradients) < 1).sum())]
-        assert np.array_equal(ring.memory.read_errors(40)[0], np.where(np.abs(gradients) < 1, gradients, 0))
+def test_pysim():
+    """The same in Amaranth's simulator, on whole nodes."""
+    config = NodeConfig(lanes=2, segment=32, memories=Memories(gradient=128, weight=160, state=32, planes=0))
+    simulation = PysimRing(lambda: Node(config), nodes=1, latency=3)
+    ring = whole_ring([Device(transport, config) for transport in simulation.transports])
+    generator = np.random.default_rng(5)
+    jobs = [[random_job(generator, count=2, size=6, external=external) for external in (False, True)]]
+    assert_masked(jobs, ring.local.mask(jobs, alternative=ALTERNATIVE, behind=32))
+    ring.memory.clear_errors(40)
+    gradients = generator.standard_normal(40).astype(np.float32)
+    ring.memory.write_gradients([gradients])
+    outcome = ring.local.sparsify(40, threshold=1.0)
+    assert outcome.dropped == [int((np.abs(gradients) < 1).sum())]
+    assert np.array_equal(ring.memory.read_errors(40)[0], np.where(np.abs(gradients) < 1, gradients, 0))

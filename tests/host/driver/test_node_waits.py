@@ -15,6 +15,7 @@ from host.features.programs.program import CompiledProgram, Program, Queue, orig
 from sim.golden.features.programs.program import HOP, TOLD, signal_cycles
 from tests.host import rings
 from tests.programs.play import play_part
+from tests.refusals import refuses
 
 NODES = 4
 TIMEOUT = 4000
@@ -25,11 +26,11 @@ def open_nodes(nodes=NODES, config=CONFIG, **options):
     return rings.open_nodes(nodes, config=config, host_port=False, timeout=TIMEOUT, **options)
 
 
-def relay_race(nodes, *, first, passes_back=0):
+def relay_race(nodes, *, first, passes_back=0, duration=1500):
     """A program in which node ``first`` computes, and all others wait for that."""
     program = Program(nodes=nodes)
     source = program.add("source", operation="COMPUTE", queue=Queue.COMPUTE,
-                         fields={"duration": [1500 if rank == first else 1 for rank in range(nodes)]})
+                         fields={"duration": [duration if rank == first else 1 for rank in range(nodes)]})
     target = program.add("target", operation="QUIESCE", queue=Queue.COMMUNICATE)
     program.wait(target, source, unit=[None if rank == first else first for rank in range(nodes)], lag=passes_back)
     return program.compile()
@@ -171,21 +172,17 @@ def test_programs_that_nodes_cannot_run():
     """Commands that are sent one by one do not wait, and nodes must count the same commands."""
     command = Command(operation=Operation.QUIESCE, remote=1, unit=1, after_1=1, tag=1)
     with open_nodes(2) as (ring, _):
-        with pytest.raises(ValueError, match=r"^Queues must have as many commands on each node where commands wait "
-                                             r"for other nodes, not \(0, 1\) and \(0, 2\)$"):
-            ring.programs.load([([], [command]), ([], [command, command])])
+        refuses("Queues must have as many commands on each node where commands wait for other nodes, not (0, 1) and "
+                "(0, 2)", ring.programs.load, [([], [command]), ([], [command, command])])
         ring.programs.load([([], [command]), ([], [command])])
-        with pytest.raises(ValueError, match=r"^Commands that wait for other nodes must be run by the nodes, and not "
-                                             r"be sent$"):
-            ring.programs.send()
+        refuses("Commands that wait for other nodes must be run by the nodes, and not be sent", ring.programs.send)
 
 
 def test_nodes_without_control_words():
     command = Command(operation=Operation.QUIESCE, remote=1, unit=1, after_1=1, tag=1)
     with open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
-        with pytest.raises(ValueError, match=r"^Nodes must have replay and two queues for commands to wait for other "
-                                             r"nodes$"):
-            ring.programs.load([([], [command]), ([], [command])])
+        refuses("Nodes must have replay and two queues for commands to wait for other nodes", ring.programs.load,
+                [([], [command]), ([], [command])])
         for device in ring.devices:
             device.load_program(1, [command])
             device.run(ProgramRun(1))

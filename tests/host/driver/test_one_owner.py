@@ -16,6 +16,7 @@ from host.training.optimizers import SGD
 from sim.golden import one_owner
 from sim.golden import ring as golden
 from tests.host.rings import CONFIGS, Reference, open_nodes, random
+from tests.refusals import refuses
 
 CONFIG = CONFIGS["engines"]
 SEGMENT, STATE = CONFIG.segment, CONFIG.memories.state
@@ -147,28 +148,22 @@ def test_refused():
             found = push(ring, operation, collective=10 + operation, length=64, root=3)
             assert found == [EventStatus.BAD_RANK if owned else EventStatus.OK] * 3
         ring.recover()
-        with pytest.raises(ValueError, match=r"^Owner must be a rank below 3, not 3$"):
-            ring.collectives.fused_update(64, owner=3)
-        with pytest.raises(ValueError, match=r"^Owner of all groups must have room for their state, 544 words, not "
-                                             r"for 512: rank 1 cannot own them$"):
-            ring.memory.move_state(1, STATE + 32)
-        with pytest.raises(ValueError, match=r"^Operation with an owner of all groups must be one of FUSED_UPDATE, "
-                                             r"ALL_REDUCE, not ALL_GATHER$"):
-            ring.collectives.submit(Operation.ALL_GATHER, 64, owner=1)
+        refuses("Owner must be a rank below 3, not 3", ring.collectives.fused_update, 64, owner=3)
+        refuses("Owner of all groups must have room for their state, 544 words, not for 512: rank 1 cannot own them",
+                ring.memory.move_state, 1, STATE + 32)
+        refuses("Operation with an owner of all groups must be one of FUSED_UPDATE, ALL_REDUCE, not ALL_GATHER",
+                ring.collectives.submit, Operation.ALL_GATHER, 64, owner=1)
         ring.partition.set_root(1)
-        with pytest.raises(ValueError, match=r"^Groups must be dealt to all nodes for each to update its own, not to "
-                                             r"rank 1 alone$"):
-            ring.collectives.submit_owned_update(64)
+        refuses("Groups must be dealt to all nodes for each to update its own, not to rank 1 alone",
+                ring.collectives.submit_owned_update, 64)
         ring.partition.set_root(None)
         ring.settings.write(SGD(learning_rate=0.1, momentum=0.5).settings(1, gradient_scale=0.5))
         vector = ring.memory.allocate(Allocation(length=600, planes=1))
-        with pytest.raises(ValueError, match=r"^State of a block must take at most the 216 words of its buffer, not "
-                                             r"600$"):
-            ring.collectives.fused_update(vector, owner=0)
+        refuses("State of a block must take at most the 216 words of its buffer, not 600",
+                ring.collectives.fused_update, vector, owner=0)
     with open_nodes(2, config=CONFIGS["default"], host_port=False) as (ring, _):
-        with pytest.raises(ValueError, match=r"^Nodes must have role RootReduce\(\), for one of them to own all "
-                                             r"groups$"):
-            ring.collectives.all_reduce(64, owner=1)
+        refuses("Nodes must have role RootReduce(), for one of them to own all groups", ring.collectives.all_reduce,
+                64, owner=1)
         assert choose(ring, 16384, [0.25, 1]).root is None
 
 

@@ -14,6 +14,7 @@ from host.features.codebook.codebooks import codebook
 from sim.golden import moments
 from sim.golden import ring as golden
 from tests.host import rings
+from tests.refusals import refuses
 
 DEFAULT = rings.CONFIGS["default"]
 SCALARS = {"gradient_scale": 0.25, "learning_rate": 0.5, "first_decay": 0.75}
@@ -155,18 +156,16 @@ def test_update_in_three_commands(name, nodes, length):
     ({"first": -32}, "be 1,332 from -32 on")])
 def test_parts_begin_and_end_with_groups(options, message):
     with rings.open_nodes(2, config=DEFAULT) as (ring, _):
-        with pytest.raises(ValueError, match=f"^Part of 1,300 elements must begin and end with a group of 32, not "
-                                             f"{message}$"):
-            ring.collectives.submit(Operation.ALL_REDUCE, 1300, **options)
+        refuses(f"Part of 1,300 elements must begin and end with a group of 32, not {message}",
+                ring.collectives.submit, Operation.ALL_REDUCE, 1300, **options)
 
 
 def test_masters_beside_packed_state():
     with rings.open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
         ring.settings.write(settings(rings.CONFIGS["mx9"], packed_state=True))
-        with pytest.raises(ValueError, match=r"^Part of a vector must have state in binary32 on nodes with a weight "
-                                             r"codec, whose masters lie beside it and are never packed, not in "
-                                             r"bfloat16$"):
-            ring.collectives.submit(Operation.FUSED_UPDATE, 640, first=320)
+        refuses("Part of a vector must have state in binary32 on nodes with a weight codec, whose masters lie beside "
+                "it and are never packed, not in bfloat16", ring.collectives.submit, Operation.FUSED_UPDATE, 640,
+                first=320)
 
 
 class TestNumbers:

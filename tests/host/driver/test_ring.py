@@ -20,6 +20,7 @@ from sim.golden import moments
 from sim.golden import ring as golden
 from sim.golden.ring import block_indices
 from tests.host import rings
+from tests.refusals import refuses
 
 CONFIG = NodeConfig()
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3e38, -3e38, 1, -1], dtype=np.float32)
@@ -328,8 +329,7 @@ class TestFailures:
 
 class TestArguments:
     def test_no_devices(self):
-        with pytest.raises(ValueError, match=r"^A ring must have at least one node$"):
-            Ring([])
+        refuses("A ring must have at least one node", Ring, [])
 
     def test_gradients_for_other_nodes(self):
         with open_nodes(2) as (ring, _):

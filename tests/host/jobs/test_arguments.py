@@ -23,6 +23,7 @@ from host.pytorch.jobs import Jobs, Options
 from host.pytorch.messages import Open
 from host.transports.backdoor import PortTime
 from host.transports.session import TransportName
+from tests.refusals import refuses
 
 
 class Buffers:
@@ -192,8 +193,7 @@ def test_closing(opening, monkeypatch):
     assert opening.events[1:] == ["open", "closed"]
     for use in (lambda: made.all_reduce(np.zeros((2, 1), np.float32)), made.state, lambda: made.load(np.zeros(64)),
                 lambda: made.step(np.zeros((2, 64), np.float32)), lambda: made.restore({}), made.__enter__):
-        with pytest.raises(ValueError, match=r"^Job must be open, not closed: make another by simulate\(\)$"):
-            use()
+        refuses("Job must be open, not closed: make another by simulate()", use)
     opening.events.clear()
     job().close()
     assert opening.events[1:] == ["open", "closed"]

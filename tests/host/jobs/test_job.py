@@ -10,6 +10,7 @@ from host.jobs.job import JobError
 from host.jobs.simulate import simulate
 from host.training.optimizers import SGD, Adam, AdamW
 from tests.host.rings import CONFIGS
+from tests.refusals import refuses
 
 #: Nodes whose libraries other tests use as well.
 DEFAULT, LOSSY = CONFIGS["default"], CONFIGS["mx9"]
@@ -225,19 +226,15 @@ def test_bad_input():
         for places in (np.arange(1, 65), np.zeros(64, int), np.arange(-1, 63)):
             with pytest.raises(ValueError, match=r"^Places must differ, and lie within the 64 elements of the job's"):
                 job.all_reduce(values, places=places)
-        with pytest.raises(ValueError, match=r"^Job must have an optimizer for a step: give simulate\(\) one$"):
-            job.step(values)
-        with pytest.raises(ValueError, match=r"^Job must have an optimizer to have weights: give simulate\(\) one$"):
-            job.load(values[0])
+        refuses("Job must have an optimizer for a step: give simulate() one", job.step, values)
+        refuses("Job must have an optimizer to have weights: give simulate() one", job.load, values[0])
     with simulate(node=DEFAULT, nodes=2, length=64, optimizer=SGD(0.1)) as job:
-        with pytest.raises(ValueError, match=r"^Gradients must have 64 elements per node, not 63$"):
-            job.step(values[:, 1:])
+        refuses("Gradients must have 64 elements per node, not 63", job.step, values[:, 1:])
         with pytest.raises(TypeError, match=r"^Weights must be 64 numbers of float32, not float64 of shape \("):
             job.load(np.zeros(64))
         with pytest.raises(ValueError, match=r"^Optimizers must be a sequence of an optimizer, or None, for each"):
             job.step(values, [None, None])
-        with pytest.raises(ValueError, match=r"^Optimizer of a group must stay sgd, not become adam$"):
-            job.step(values, [Adam()])
+        refuses("Optimizer of a group must stay sgd, not become adam", job.step, values, [Adam()])
         with pytest.raises(ValueError, match=r"^Places must be left out in a job with an optimizer, whose steps "):
             job.all_reduce(values, places=np.arange(64))
         state = job.state()

@@ -14,16 +14,7 @@ from host.migration.site import Fabric
 from host.transports.session import TransportName
 from sim.verilated.board import RATES, SimulatedBoard
 from tests.host.board import CONFIG, devices_of, library, open_link
-from tests.host.migration.sites import (
-    DATA,
-    MOMENTUM,
-    advance,
-    fabric_of,
-    ledger_of,
-    result,
-    site_of,
-    with_optimizer,
-)
+from tests.host.migration.sites import DATA, MOMENTUM, advance, fabric_of, ledger_of, result, site_of, with_optimizer
 
 
 @contextlib.contextmanager

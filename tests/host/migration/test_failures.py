@@ -13,16 +13,8 @@ from host.checkpoints.rejections import ReadBackError, StaleError, WrongWatermar
 from host.driver.errors import DeviceTimeoutError
 from host.migration.migrate import Message, MigrationError, Step, migrate, settle
 from host.migration.site import Keys, SiteError
-from tests.host.migration.sites import (
-    KEYS,
-    MOMENTUM,
-    advance,
-    fabric_of,
-    ledger_of,
-    result,
-    site_of,
-    with_optimizer,
-)
+from tests.host.migration.sites import KEYS, MOMENTUM, advance, fabric_of, ledger_of, result, site_of, with_optimizer
+from tests.refusals import refuses
 
 CONFIG = with_optimizer(MOMENTUM, max_steps=4)
 STEPS = list(Step)
@@ -77,8 +69,7 @@ def test_killed(tmp_path, expected, step, victim):
                     site.close()
             raise MigrationError(f"{victim} lost")
 
-    with pytest.raises(MigrationError, match=f"^{victim} lost$"):
-        migrate(here, there, ledger, on_step=on_step)
+    refuses(f"{victim} lost", migrate, here, there, ledger, on_step=on_step, error=MigrationError)
     assert settle(ledger, [here, there]) is owner  # again, as each of those left may
     check(here, there, owner, expected, ledger)
 
@@ -92,8 +83,7 @@ def test_lost_message(tmp_path, expected, message):
         if found is message:
             raise MigrationError(f"no {found.value}")
 
-    with pytest.raises(MigrationError, match=f"^no {message.value}$"):
-        migrate(here, there, ledger, channel=channel)
+    refuses(f"no {message.value}", migrate, here, there, ledger, channel=channel, error=MigrationError)
     check(here, there, owner, expected, ledger)
 
 
@@ -165,9 +155,8 @@ def test_older_checkpoint(tmp_path, expected):
     here.close()
     try:
         here.path.write_bytes(kept[0])
-        with pytest.raises(StaleError, match=r"^STALE: checkpoint in the folder must have number 2, of the ledger, "
-                                             r"or the next one, not 1: the job was continued from another one$"):
-            settle(ledger, [here, there])
+        refuses("STALE: checkpoint in the folder must have number 2, of the ledger, or the next one, not 1: the job "
+                "was continued from another one", settle, ledger, [here, there], error=StaleError)
         here.path.unlink()
         with pytest.raises(SiteError, match=r"checkpoint\.tar must be checkpoint 2, from which the job continues, "
                                             r"not missing$"):
@@ -201,8 +190,7 @@ def test_older_run(tmp_path, expected, monkeypatch):
         if message is Message.COMMITTED:
             raise MigrationError("no start")
 
-    with pytest.raises(MigrationError, match=r"^no start$"):
-        migrate(there, here, ledger, channel=lost)
+    refuses("no start", migrate, there, here, ledger, channel=lost, error=MigrationError)
     assert here.run.state()["batches"]["number"] == 3
     check(here, there, here, expected, ledger)
 
@@ -214,15 +202,13 @@ def test_checked_calls(tmp_path):
         nonce = there.reserve()
         with pytest.raises(SiteError, match=r"^here must have a job that is frozen, to make a checkpoint of it$"):
             here.capture(nonce=nonce, sequence=1)
-        with pytest.raises(SiteError, match=r"^here must not run a job, to load another one$"):
-            here.load(b"", seen=0)
+        refuses("here must not run a job, to load another one", here.load, b"", seen=0, error=SiteError)
         here.freeze()
         with pytest.raises(SiteError, match=r"^Checkpoint must have a larger number than 0, from which the job "):
             here.capture(nonce=nonce, sequence=0)
         data = here.capture(nonce=nonce, sequence=1)
         for call in (there.read_back, there.start, lambda: there.keep(data)):
-            with pytest.raises(SiteError, match=r"^there must have loaded a checkpoint$"):
-                call()
+            refuses("there must have loaded a checkpoint", call, error=SiteError)
         with pytest.raises(StaleError):
             there.load(data, seen=1)
         nonce = there.reserve()

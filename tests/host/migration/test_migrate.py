@@ -16,6 +16,7 @@ from tests.host.migration.sites import (
     site_of,
     with_optimizer,
 )
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
@@ -71,11 +72,9 @@ def test_to_nodes_of_another_kind(tmp_path):
         advance(here, 1)
         migrate(here, there, ledger)
         here.open().collectives.broadcast(32, root=0)
-        with pytest.raises(TooSmallError, match=r"^TOO_SMALL: node 0 must have a WEIGHT_VERSION that can be written, "
-                                                r"as nodes with SettableVersion have, or one that is as far from "
-                                                r"that of the checkpoint as on other nodes, and at most 65,536 "
-                                                r"below it$"):
-            migrate(there, here, ledger)
+        refuses("TOO_SMALL: node 0 must have a WEIGHT_VERSION that can be written, as nodes with SettableVersion "
+                "have, or one that is as far from that of the checkpoint as on other nodes, and at most 65,536 below "
+                "it", migrate, there, here, ledger, error=TooSmallError)
         assert (here.running, there.running, ledger.read().owner) == (False, True, "server")
         assert list(result(there)[:3]) == list(expected[:3])
     finally:
@@ -88,8 +87,7 @@ def test_refused(tmp_path):
     here, there = (site_of(name, tmp_path, None) for name in ("here", "there"))
     with pytest.raises(LedgerError, match=r"ledger\.json must be a ledger, with the owner of a job and a number$"):
         migrate(here, there, ledger_of(tmp_path / "other", "here").__class__(tmp_path / "ledger.json"))
-    with pytest.raises(LedgerError, match=r"^Source must run the job and own it, not here, while the ledger names "
-                                          "there$"):
-        migrate(here, there, ledger_of(tmp_path, "there"))
+    refuses("Source must run the job and own it, not here, while the ledger names there", migrate, here, there,
+            ledger_of(tmp_path, "there"), error=LedgerError)
     with pytest.raises(ValueError, match=r"^Job to be migrated must have no schedule, and a host that computes$"):
         site_of("here", tmp_path, None, config=with_optimizer(MOMENTUM, overlap="delayed:1"), data=DATA)

@@ -4,6 +4,7 @@ import pytest
 from host.models.digits import digits
 from host.models.layers import Linear, Model, ReLU, perceptron
 from sim.arithmetic.functions import cross_entropy
+from tests.refusals import refuses
 
 
 def slope(function, vector, direction, step=1e-6):
@@ -101,12 +102,10 @@ class TestModel:
 
     def test_views_of_wrong_shape(self):
         model = perceptron(3, (2,), 2)
-        with pytest.raises(ValueError, match=r"^Vector must be of shape \(14,\), not \(13,\)$"):
-            model.views(np.zeros(13))
+        refuses("Vector must be of shape (14,), not (13,)", model.views, np.zeros(13))
 
     def test_linear_of_nothing(self):
-        with pytest.raises(ValueError, match=r"^Inputs and outputs must be at least 1, not \(0, 3\)$"):
-            Linear(0, 3)
+        refuses("Inputs and outputs must be at least 1, not (0, 3)", Linear, 0, 3)
 
     def test_single_precision_throughout(self):
         model = perceptron(4, (3,), 2)
@@ -150,8 +149,7 @@ class TestModel:
         assert np.array_equal(other.places, np.arange(other.size))
 
     def test_alignment_of_nothing(self):
-        with pytest.raises(ValueError, match=r"^Alignment must be at least 1, not 0$"):
-            Model([Linear(2, 2)], align=0)
+        refuses("Alignment must be at least 1, not 0", Model, [Linear(2, 2)], align=0)
 
     def test_accuracy(self):
         model = Model([Linear(2, 2)])

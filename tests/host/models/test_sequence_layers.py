@@ -5,6 +5,7 @@ import pytest
 
 from host.models.layers import Attention, Embedding, LayerNorm, Linear, keep
 from tests.host.models.tiny import single, slope
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize(("layer", "shape"), [
@@ -66,5 +67,4 @@ def test_attention(heads):
 
 
 def test_heads():
-    with pytest.raises(ValueError, match=r"^Width must be a multiple of heads, not \(6, 4\)$"):
-        Attention(6, 4)
+    refuses("Width must be a multiple of heads, not (6, 4)", Attention, 6, 4)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from host.models.text import ALPHABET, REPLACEMENT, Batch, Bigram, collate, cut, decode, encode, lines, topics
+from tests.refusals import refuses
 
 
 def sequences(*texts):
@@ -44,8 +45,7 @@ class TestLines:
             assert line[0] + "".join(piece[1:] for piece in pieces) == line
 
     def test_context_of_nothing(self):
-        with pytest.raises(ValueError, match=r"^Context must be at least 1, not 0$"):
-            cut("abc", 0)
+        refuses("Context must be at least 1, not 0", cut, "abc", 0)
 
 
 class TestTopics:
@@ -94,8 +94,7 @@ class TestBatch:
         assert (batch.inputs.shape, batch.targets.shape, batch.lengths.shape) == ((0, 0), (0, 0), (0,))
 
     def test_too_short(self):
-        with pytest.raises(ValueError, match=r"^Sequence must be of at least 2 characters, not 1$"):
-            collate(sequences("ab", "a"))
+        refuses("Sequence must be of at least 2 characters, not 1", collate, sequences("ab", "a"))
 
 
 class TestBigram:
@@ -127,7 +126,5 @@ class TestBigram:
         assert 2.3 < Bigram(text.train).loss(text.test) < 2.7
 
     def test_errors(self):
-        with pytest.raises(ValueError, match=r"^Smoothing must be greater than zero, not 0$"):
-            Bigram(sequences("ab"), smoothing=0)
-        with pytest.raises(ValueError, match=r"^Sequences must be at least 10 to choose smoothing, not 9$"):
-            Bigram(sequences("ab") * 9)
+        refuses("Smoothing must be greater than zero, not 0", Bigram, sequences("ab"), smoothing=0)
+        refuses("Sequences must be at least 10 to choose smoothing, not 9", Bigram, sequences("ab") * 9)

@@ -236,19 +236,18 @@ class TestBuild:
         assert result["simulated_cycles_per_second"] == 0
 
 
-class TestVerdict:
-    @pytest.mark.parametrize(("changes", "sentence"), [
-        ({}, "Weights of all nodes identical to each other and to the golden model, bit for bit, after each of 6 "
-             "steps."),
-        ({"nodes": 1}, "Weights of the node identical to the golden model, bit for bit, after each of 6 steps."),
-        ({"bit_exact": None}, "Weights were not compared (--no-check) after each of 6 steps."),
-        ({"elements_through": 4321},
-         "Weights of all nodes identical to each other and to the golden model, bit for bit, after each of 6 steps. "
-         "So are all 4,321 elements that went through masks."),
-        ({"bit_exact": None, "steps": 1}, "Weights were not compared (--no-check) after the only step."),
-    ])
-    def test_sentences(self, changes, sentence):
-        assert summary.verdict(build(**changes)) == sentence
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({}, "Weights of all nodes identical to each other and to the golden model, bit for bit, after each of 6 "
+         "steps."),
+    ({"nodes": 1}, "Weights of the node identical to the golden model, bit for bit, after each of 6 steps."),
+    ({"bit_exact": None}, "Weights were not compared (--no-check) after each of 6 steps."),
+    ({"elements_through": 4321},
+     "Weights of all nodes identical to each other and to the golden model, bit for bit, after each of 6 steps. "
+     "So are all 4,321 elements that went through masks."),
+    ({"bit_exact": None, "steps": 1}, "Weights were not compared (--no-check) after the only step."),
+])
+def test_verdict(changes, sentence):
+    assert summary.verdict(build(**changes)) == sentence
 
 
 class TestTable:

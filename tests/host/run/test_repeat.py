@@ -46,7 +46,7 @@ def test_other_reports(tmp_path):
         check_report(path)
 
 
-def test_report_again(run, nodes_of, tmp_path):
+def test_report_again(run, succeed, nodes_of, tmp_path):
     """A report leads to the same run, by itself and with options that change it; so does its run.toml."""
     nodes_of("default")
     first, folder = tmp_path / "first", ("--output", tmp_path / "second")
@@ -56,20 +56,17 @@ def test_report_again(run, nodes_of, tmp_path):
     assert found["run"]["workload"] == {"seed": 3, "steps": 2, "batch": 200}
     assert tomllib.loads((first / "run.toml").read_text()) == found["run"]
     assert read(first / "run.toml") == read(first / "report.json")
-    code, out, err = run("train", first / "report.json", *folder)
-    assert (code, err) == (0, "")
+    out = succeed("train", first / "report.json", *folder)
     assert "losses of 2 steps: equal to those of the report\ncycles of 2 steps: equal" in out
     assert "weights: bits equal to those of the report" in out
-    code, out, err = run("train", first / "report.json", "--seed", 4, *folder)
-    assert (code, err) == (0, "")
+    out = succeed("train", first / "report.json", "--seed", 4, *folder)
     assert "losses of 2 steps: OTHER than in the report, from step 1 on" in out
     assert "weights: bits OTHER than those of the report" in out
     code, out, err = run("train", first / "run.toml", "--set", "optimizer.momentm=0.5", *folder)
     assert (code, out) == (1, "")
     assert err.endswith("not 'momentm': did you mean momentum or moments?\n")
     # In its own folder, the report before is moved aside.
-    code, out, err = run("train", first / "report.json", "--output", first)
-    assert (code, err) == (0, "")
+    out = succeed("train", first / "report.json", "--output", first)
     assert "cycles of 2 steps: equal to those of the report" in out
     assert json.loads((first / "previous" / "report.json").read_text()) == found
 

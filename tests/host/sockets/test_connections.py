@@ -10,6 +10,7 @@ import pytest
 from host.pytorch.messages import MESSAGES, AllReduce, Answer, Listen
 from host.sockets.connections import MAX_PATH, Client, Ended, Limits, Server
 from host.sockets.format import MessageError
+from tests.refusals import refuses
 
 LIMITS = Limits(unknown=3, first_seconds=0.3, first_bytes=200, seconds=0.3, message_bytes=5_000_000)
 LISTEN = MESSAGES.encode(Listen())
@@ -160,13 +161,11 @@ def test_large_messages(tmp_path):
     for _ in range(3):
         client.send(AllReduce(values=values), seconds=30)
         np.testing.assert_array_equal(client.receive(seconds=30).value, values * 2)
-    with pytest.raises(TimeoutError, match=r"^no answer in 0.1 seconds$"):
-        client.receive(seconds=0.1)
+    refuses("no answer in 0.1 seconds", client.receive, seconds=0.1, error=TimeoutError)
     ended.set()
     thread.join()
     server.close()
-    with pytest.raises(EOFError, match=r"^the connection has ended$"):
-        client.receive(seconds=30)
+    refuses("the connection has ended", client.receive, seconds=30, error=EOFError)
     client.close()
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from host.models.digits import Dataset, digits
-from host.models.text import Text, topics
 from host.output import OutputError
 from host.signals import Interrupted, Signals, handle_signals
 from host.training import checkpoint
@@ -25,6 +23,7 @@ from host.transports.session import Elapsed
 from tests.host.features.int16.integers import golden_ring
 from tests.host.golden import SMALL, TEXT, GoldenRing
 from tests.host.rings import CONFIGS, library
+from tests.refusals import refuses
 
 CONTENT = {"a": np.arange(5, dtype=np.uint32), "b": [None, 1.1, {"c": np.zeros((2, 0), np.float32)}], "d": "ä",
            "infinite": float("inf"), "large": 1 << 120}
@@ -111,18 +110,6 @@ class TestFile:
         assert found["numpy"] == np.__version__
 
 
-@pytest.fixture(scope="module")
-def few():
-    data = digits()
-    return Dataset(data.train_x[:50], data.train_y[:50], data.test_x[:50], data.test_y[:50], data.classes)
-
-
-@pytest.fixture(scope="module")
-def text():
-    source = topics(context=SMALL.context)
-    return Text(source.train[:200], source.test[:40])
-
-
 CONFIG = TrainingConfig(epochs=3, batch=20, hidden=())
 RUNS = {
     "momentum": ({}, CONFIG),
@@ -136,34 +123,33 @@ RUNS = {
 }
 
 
-class TestRun:
-    @pytest.mark.parametrize("name", RUNS)
-    def test_goes_on_after_every_step(self, few, text, tmp_path, name):
-        """A run that goes on, on another ring and with another model, has every figure of an unbroken one."""
-        options, config = RUNS[name]
+@pytest.mark.parametrize("name", RUNS)
+def test_goes_on_after_every_step(few, lines, tmp_path, name):
+    """A run that goes on, on another ring and with another model, has every figure of an unbroken one."""
+    options, config = RUNS[name]
 
-        def begin():
-            ring = golden_ring() if options is None else GoldenRing(2, **options)
-            return ring, CharacterModel(text, SMALL, chunk=5) if name == "text" else Classifier(few, config.hidden)
+    def begin():
+        ring = golden_ring() if options is None else GoldenRing(2, **options)
+        return ring, CharacterModel(lines, SMALL, chunk=5) if name == "text" else Classifier(few, config.hidden)
 
-        ring, workload = begin()
-        expected = train(ring, workload, config)
-        last = workload.parameters.tobytes()
+    ring, workload = begin()
+    expected = train(ring, workload, config)
+    last = workload.parameters.tobytes()
+    ring, workload = begin()
+    run = make_trainer(ring, workload, config)
+    run.begin()
+    for number in range(1, len(expected.steps) + 1):
+        run.advance()
+        checkpoint.save(tmp_path / "file", {}, run.state())
         ring, workload = begin()
         run = make_trainer(ring, workload, config)
-        run.begin()
-        for number in range(1, len(expected.steps) + 1):
-            run.advance()
-            checkpoint.save(tmp_path / "file", {}, run.state())
-            ring, workload = begin()
-            run = make_trainer(ring, workload, config)
-            run.resume(checkpoint.load(tmp_path / "file", {}))
-            assert len(run.executor.training.steps) == number
-        assert run.complete
-        run.finish()
-        assert run.executor.training == expected
-        assert workload.parameters.tobytes() == last
-        assert expected.bit_exact is (True if config.check else None)
+        run.resume(checkpoint.load(tmp_path / "file", {}))
+        assert len(run.executor.training.steps) == number
+    assert run.complete
+    run.finish()
+    assert run.executor.training == expected
+    assert workload.parameters.tobytes() == last
+    assert expected.bit_exact is (True if config.check else None)
 
 
 class Session:
@@ -223,8 +209,7 @@ class TestExperiment:
             experiment.run(signals, on_step=lambda training: signals.take(signal.SIGINT, None))
         assert experiment._keeper.kept == 0
         assert list(tmp_path.iterdir()) == []
-        with pytest.raises(ValueError, match=r"^Steps between checkpoints must be zero or more, not -1$"):
-            self.start(few, tmp_path, steps=-1)
+        refuses("Steps between checkpoints must be zero or more, not -1", self.start, few, tmp_path, steps=-1)
 
     @pytest.mark.parametrize(("steps", "expected"), [(None, [3, 6, 9]), (4, [4, 8, 9]), (100, [9])])
     def test_when(self, few, tmp_path, monkeypatch, steps, expected):

@@ -10,35 +10,23 @@ from host.training.optimizers import SGD
 from host.training.sparsifier import Threshold
 from sim.golden import ring as golden
 from sim.golden.masking import sparsify
+from tests.refusals import refused, refused_values, refuses
 
 SMALLEST = 2.0 ** -126
 NODES, EPOCHS, BATCH = 4, 14, 128
 
 
-@pytest.mark.parametrize("value", [0, -0.1, 1.1, math.nan])
-@pytest.mark.parametrize("name", ["density", "ramp", "gain"])
-def test_shares(name, value):
-    with pytest.raises(ValueError, match=rf"^{name.capitalize()} must be above 0 and at most 1, not {value!r}$"):
-        Threshold(**{"density": 0.1, "nodes": 4, "steps": 10, name: value})
-
-
-@pytest.mark.parametrize("value", [0, -1])
-@pytest.mark.parametrize("name", ["node", "step"])
-def test_counts(name, value):
-    with pytest.raises(ValueError, match=rf"^{name.capitalize()} count must be at least 1, not {value!r}$"):
-        Threshold(**{"density": 0.1, "nodes": 4, "steps": 10, f"{name}s": value})
-
-
-@pytest.mark.parametrize("value", [0.5, math.inf, math.nan])
-def test_decay(value):
-    with pytest.raises(ValueError, match=rf"^Decay must be a finite number of at least 1, not {value!r}$"):
-        Threshold(density=0.1, nodes=4, steps=10, decay=value)
-
-
-@pytest.mark.parametrize("value", [1.0, math.inf, math.nan])
-def test_limit(value):
-    with pytest.raises(ValueError, match=rf"^Limit must be a finite number above 1, not {value!r}$"):
-        Threshold(density=0.1, nodes=4, steps=10, limit=value)
+BASE = {"density": 0.1, "nodes": 4, "steps": 10}
+test_shares = refused(Threshold, BASE, [
+    ({name: value}, f"{name.capitalize()} must be above 0 and at most 1, not {value!r}")
+    for name in ("density", "ramp", "gain") for value in (0, -0.1, 1.1, math.nan)])
+test_counts = refused(Threshold, BASE, [
+    ({f"{name}s": value}, f"{name.capitalize()} count must be at least 1, not {value!r}")
+    for name in ("node", "step") for value in (0, -1)])
+test_decay = refused_values(Threshold, BASE, "decay", [0.5, math.inf, math.nan],
+                            "Decay must be a finite number of at least 1")
+test_limit = refused_values(Threshold, BASE, "limit", [1.0, math.inf, math.nan],
+                            "Limit must be a finite number above 1")
 
 
 @pytest.mark.parametrize(("decay", "ramp"), [(1.0, 0.5), (8.0, 0.6), (8.0, 1.0), (4.0, 0.1)])
@@ -151,8 +139,7 @@ def test_thresholds_are_numbers():
 def test_dropped(dropped):
     threshold = _constant()
     threshold.choose(_gradients(1, 2, 3, 4, 5, 6, 7, 8))
-    with pytest.raises(ValueError, match=rf"^Dropped elements must be at most 8, not {dropped}$"):
-        threshold.observe(dropped)
+    refuses(f"Dropped elements must be at most 8, not {dropped}", threshold.observe, dropped)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1, 1e3])

@@ -6,19 +6,13 @@ import numpy as np
 import pytest
 
 from host.models.layers import ALTERNATIVE
-from host.models.text import Text, collate, topics
+from host.models.text import collate, topics
 from host.training.record import DivergenceError
 from host.training.trainer import train
 from host.training.workloads import CharacterModel
 from tests.host.golden import SMALL, TEXT, GoldenRing, masked, schedule
 from tests.host.models.tiny import mean_loss
-
-
-@pytest.fixture(scope="module")
-def lines():
-    """A fraction of the text, in pieces of 2 to 9 characters."""
-    text = topics(context=SMALL.context)
-    return Text(text.train[:200], text.test[:40])
+from tests.refusals import refuses
 
 
 def small(lines, **options):
@@ -138,5 +132,4 @@ class TestText:
     @pytest.mark.parametrize("options", [{"sample": 0}, {"chunk": 0}])
     def test_arguments(self, lines, options):
         name, = options
-        with pytest.raises(ValueError, match=rf"^{name.capitalize()} must be at least 1, not 0$"):
-            CharacterModel(lines, SMALL, **options)
+        refuses(f"{name.capitalize()} must be at least 1, not 0", CharacterModel, lines, SMALL, **options)

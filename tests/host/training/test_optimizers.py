@@ -9,40 +9,39 @@ from host.driver.optimizer_settings import Rule, Settings
 from host.training.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create, falls, moments_note
 from sim.golden import moments
 from sim.golden import optimizer as golden
+from tests.refusals import refuses
 
 
 class TestErrors:
     @pytest.mark.parametrize(("make", "message"), [
-        (lambda: SGD(learning_rate=-1), r"Learning rate must be a finite number from 0 to 3.40282e\+38, not -1"),
+        (lambda: SGD(learning_rate=-1), "Learning rate must be a finite number from 0 to 3.40282e+38, not -1"),
         (lambda: SGD(learning_rate=math.nan),
-         r"Learning rate must be a finite number from 0 to 3.40282e\+38, not nan"),
+         "Learning rate must be a finite number from 0 to 3.40282e+38, not nan"),
         (lambda: Adam(learning_rate=math.inf),
-         r"Learning rate must be a finite number from 0 to 3.40282e\+38, not inf"),
+         "Learning rate must be a finite number from 0 to 3.40282e+38, not inf"),
         (lambda: SGD(learning_rate=1, weight_decay=-0.5),
-         r"Weight decay must be a finite number from 0 to 3.40282e\+38, not -0\.5"),
+         "Weight decay must be a finite number from 0 to 3.40282e+38, not -0.5"),
         (lambda: AdamW(weight_decay=math.inf),
-         r"Weight decay must be a finite number from 0 to 3.40282e\+38, not inf"),
-        (lambda: SGD(learning_rate=1, clip=-1.0), r"Clip must be None or a finite number of 0 or more, not -1\.0"),
-        (lambda: Adam(clip=math.inf), r"Clip must be None or a finite number of 0 or more, not inf"),
+         "Weight decay must be a finite number from 0 to 3.40282e+38, not inf"),
+        (lambda: SGD(learning_rate=1, clip=-1.0), "Clip must be None or a finite number of 0 or more, not -1.0"),
+        (lambda: Adam(clip=math.inf), "Clip must be None or a finite number of 0 or more, not inf"),
         (lambda: SGD(learning_rate=1, momentum=-0.9),
-         r"Momentum must be a finite number from 0 to 3.40282e\+38, not -0\.9"),
-        (lambda: SGD(learning_rate=1, dampening=math.nan), r"Dampening must be a finite number, not nan"),
+         "Momentum must be a finite number from 0 to 3.40282e+38, not -0.9"),
+        (lambda: SGD(learning_rate=1, dampening=math.nan), "Dampening must be a finite number, not nan"),
         (lambda: SGD(learning_rate=1, nesterov=True),
-         r"Nesterov's momentum must be above zero and its dampening zero, not 0\.0 and 0\.0"),
+         "Nesterov's momentum must be above zero and its dampening zero, not 0.0 and 0.0"),
         (lambda: SGD(learning_rate=1, momentum=0.9, dampening=0.1, nesterov=True),
-         r"Nesterov's momentum must be above zero and its dampening zero, not 0\.9 and 0\.1"),
-        (lambda: Adam(betas=(0.9, 1.0)), r"Betas must be two numbers of at least 0 and below 1, not \(0\.9, 1\.0\)"),
-        (lambda: AdamW(betas=(0.9,)), r"Betas must be two numbers of at least 0 and below 1, not \(0\.9,\)"),
-        (lambda: Adam(eps=-1e-8), r"Epsilon must be a finite number from 0 to 3.40282e\+38, not -1e-08"),
+         "Nesterov's momentum must be above zero and its dampening zero, not 0.9 and 0.1"),
+        (lambda: Adam(betas=(0.9, 1.0)), "Betas must be two numbers of at least 0 and below 1, not (0.9, 1.0)"),
+        (lambda: AdamW(betas=(0.9,)), "Betas must be two numbers of at least 0 and below 1, not (0.9,)"),
+        (lambda: Adam(eps=-1e-8), "Epsilon must be a finite number from 0 to 3.40282e+38, not -1e-08"),
     ])
     def test_arguments(self, make, message):
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            make()
+        refuses(message, make)
 
     @pytest.mark.parametrize("optimizer", [SGD(learning_rate=1), Adam(), AdamW()], ids=lambda one: one.name)
     def test_step(self, optimizer):
-        with pytest.raises(ValueError, match=r"^Step must be at least 1, not 0$"):
-            optimizer.settings(0, gradient_scale=1)
+        refuses("Step must be at least 1, not 0", optimizer.settings, 0, gradient_scale=1)
 
 
 class TestKinds:
@@ -157,13 +156,11 @@ class TestCreate:
 
     @pytest.mark.parametrize("name", [one for one in OptimizerName if one is not OptimizerName.MOMENTUM])
     def test_dampening_is_for_momentum(self, name):
-        with pytest.raises(ValueError, match=rf"^Optimizer with dampening must be momentum, not {name.value}$"):
-            create(name, dampening=0.5)
+        refuses(f"Optimizer with dampening must be momentum, not {name.value}", create, name, dampening=0.5)
 
     @pytest.mark.parametrize("name", [OptimizerName.MOMENTUM, OptimizerName.NESTEROV])
     def test_no_momentum(self, name):
-        with pytest.raises(ValueError, match=rf"^Momentum of optimizer {name.value} must not be zero: take sgd$"):
-            create(name, momentum=0.0)
+        refuses(f"Momentum of optimizer {name.value} must not be zero: take sgd", create, name, momentum=0.0)
 
 
 class TestMoments:

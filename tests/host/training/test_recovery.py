@@ -11,7 +11,6 @@ from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus
 from host.driver.command import Event
 from host.driver.diagnosis import RingError
-from host.models.text import Text, topics
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import TrainingConfig
 from host.training.trainer import train
@@ -249,14 +248,13 @@ class TestTries:
             self.run(third, numbers=(2,), status=status)
 
 
-def test_masks():
+def test_masks(lines):
     """Failures of MASK in a step, in a measurement, and in the sample at the end."""
-    text = topics(context=SMALL.context)
     outcomes = []
     for numbers in ((), (3, 6, 13, 60)):
         ring = GoldenRing(2)
         Failing(ring, "local.mask", numbers)
-        workload = CharacterModel(Text(text.train[:200], text.test[:40]), SMALL, chunk=5)
+        workload = CharacterModel(lines, SMALL, chunk=5)
         said = []
         training = train(ring, workload, TEXT, on_repeat=said.append)
         outcomes.append((workload.parameters.tobytes(), figures(training)))

@@ -1,9 +1,11 @@
 """Shares of workers: who has which examples, and batches without end."""
 
+import functools
+
 import numpy as np
-import pytest
 
 from host.training.batches import Shares
+from tests.refusals import refused
 
 LABELS = np.repeat(np.arange(10), 20)
 
@@ -44,10 +46,7 @@ def test_batches():
     assert len(shares.batch(0, 3, 120)) == 120  # more than a worker has
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"workers": 0}, r"^Workers must be between 1 and the examples, 200, not 0$"),
-    ({"skew": 1.5}, r"^Skew must be between 0 and 1, not 1.5$"),
+test_errors = refused(functools.partial(Shares, LABELS), {"workers": 2, "skew": 0.5, "seed": 0}, [
+    ({"workers": 0}, "Workers must be between 1 and the examples, 200, not 0"),
+    ({"skew": 1.5}, "Skew must be between 0 and 1, not 1.5"),
 ])
-def test_errors(options, message):
-    with pytest.raises(ValueError, match=message):
-        Shares(LABELS, **{"workers": 2, "skew": 0.5, "seed": 0, **options})

@@ -167,18 +167,17 @@ class TestOneStep:
             assert np.array_equal(step_of_golden(optimizer, step, *state), step_of_torch(optimizer, step, *state))
 
 
-class TestClipping:
-    @pytest.mark.parametrize("clip", [0.0, 1e-40, 0.01, 1.0, 3e38])
-    def test_values(self, clip):
-        """Bit for bit, with infinities, subnormal numbers and NaN."""
-        gradients = np.concatenate([draw(1)[0], np.array(
-            [0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, -3.4e38, clip, -clip, 1.0, -1.0], dtype=np.float32)])
-        parameter = torch.nn.Parameter(torch.zeros(len(gradients)))
-        parameter.grad = torch.from_numpy(gradients.copy())
-        torch.nn.utils.clip_grad_value_([parameter], clip, foreach=False)
-        ours = golden_optimizer.limit(golden.bits(gradients), int(golden.bits([clip])[0]))
-        # Where clip is zero, the sign of zero is the gradient's here and that of a limit there.
-        np.testing.assert_array_equal(golden.floats(ours), parameter.grad.numpy())
+@pytest.mark.parametrize("clip", [0.0, 1e-40, 0.01, 1.0, 3e38])
+def test_clipping(clip):
+    """Bit for bit, with infinities, subnormal numbers and NaN."""
+    gradients = np.concatenate([draw(1)[0], np.array(
+        [0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, -3.4e38, clip, -clip, 1.0, -1.0], dtype=np.float32)])
+    parameter = torch.nn.Parameter(torch.zeros(len(gradients)))
+    parameter.grad = torch.from_numpy(gradients.copy())
+    torch.nn.utils.clip_grad_value_([parameter], clip, foreach=False)
+    ours = golden_optimizer.limit(golden.bits(gradients), int(golden.bits([clip])[0]))
+    # Where clip is zero, the sign of zero is the gradient's here and that of a limit there.
+    np.testing.assert_array_equal(golden.floats(ours), parameter.grad.numpy())
 
 
 class TestTraining:

@@ -1,7 +1,6 @@
 """Golden nodes: the bits and words of gateware, modelled cycles, no second witness, and refusals."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from hdl.features.slots.feature import Slots
 from hdl.features.streaming.feature import Worker
 from hdl.features.tenants.feature import Tenants
 from hdl.features.throttles.feature import Throttles
-from host import cli
 from host.driver.command import Command
 from host.driver.errors import BadAddressError, ProgramTooLongError
 from host.driver.optimizer_settings import Rule, Settings
@@ -42,24 +40,12 @@ def no_build(monkeypatch):
         monkeypatch.setattr(sim.verilated.build, name, build)
 
 
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Run ``gradring`` with arguments; its exit code, output and errors."""
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["gradring", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        return caught.value.code, *capsys.readouterr()
-
-    return run
-
-
 @pytest.mark.parametrize("name", ["sim", "layers", "stale", "topology"])
-def test_same_bits(command, tmp_path, name):
+def test_same_bits(program, tmp_path, name):
     """A run has the weights, losses, words and bounds of the Verilated one, and cycles near its cycles; it does not
     claim to have been compared."""
     words = runs.command(name, tmp_path)
-    code, out, err = command(*words, "--transport", "golden")
+    code, out, err = program(*words, "--transport", "golden")
     assert (code, err) == (0, "")
     report, expected = json.loads((tmp_path / "report.json").read_text()), compute.kept()["runs"][name]
     with np.load(tmp_path / "weights.npz") as archive:
@@ -100,9 +86,9 @@ def test_same_bits(command, tmp_path, name):
      "--activations is for --transport verilated, not golden"),
     (["--device", "/dev/ttyUSB0"], "--device is for --transport serial, not golden"),
 ])
-def test_refused_options(command, tmp_path, options, message):
+def test_refused_options(program, tmp_path, options, message):
     """What needs gateware, or decides by measured cycles, is refused in a line that names both options."""
-    code, out, err = command("train", "--transport", "golden", *options, "--output", tmp_path / "out")
+    code, out, err = program("train", "--transport", "golden", *options, "--output", tmp_path / "out")
     assert (code, out) == (1, "")
     assert err.startswith(f"error: Option {message}")
     assert err.count("\n") == 1

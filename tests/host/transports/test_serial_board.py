@@ -4,7 +4,6 @@ import fcntl
 import functools
 import os
 import pty
-import sys
 import threading
 import time
 import tty
@@ -15,7 +14,6 @@ import pytest
 import host.transports.serial_board
 from hdl.board import BOARDS
 from hdl.control.protocol import EventStatus, Operation, Space
-from host import cli
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.ring import Ring
@@ -29,6 +27,7 @@ from host.transports.session import TransportName, open_session
 from sim.verilated.board import Faults
 from tests.host.board import CONFIG, devices_of, open_link
 from tests.host.conftest import verilated
+from tests.refusals import refuses
 from tests.words import random_words
 
 JOB = TrainingConfig(epochs=1, batch=800, hidden=(), seed=3)
@@ -245,15 +244,13 @@ def test_too_many_nodes():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"baud": 0}, r"^Baud rate must be a positive integer, not 0$"),
-    ({"nodes": 17}, r"^Node count must be between 1 and 16, not 17$"),
-    ({"frequency": 0}, r"^Frequency must be above 0, not 0$"),
+    ({"baud": 0}, "Baud rate must be a positive integer, not 0"),
+    ({"nodes": 17}, "Node count must be between 1 and 16, not 17"),
+    ({"frequency": 0}, "Frequency must be above 0, not 0"),
 ])
 def test_parameters(options, message):
-    with pytest.raises(ValueError, match=message):
-        SerialBoard("/dev/null", **options)
-    with pytest.raises(ValueError, match=r"^Flip rate must be between 0 and 1, not 2$"):
-        Faults(flip=2)
+    refuses(message, SerialBoard, "/dev/null", **options)
+    refuses("Flip rate must be between 0 and 1, not 2", Faults, flip=2)
 
 
 # Command line.
@@ -264,12 +261,10 @@ def test_parameters(options, message):
     (["--transport", "serial"], "Serial port must be given for transport serial, and for no other, not None"),
     (["--device", "/dev/null", "--board", "toaster"], f"Board must be one of {', '.join(BOARDS)}, not 'toaster'"),
 ])
-def test_command_line(arguments, message, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["gradring", "train", "--output", str(tmp_path), *arguments])
-    with pytest.raises(SystemExit) as caught:
-        cli.main()
-    assert caught.value.code == 1
-    assert message in capsys.readouterr().err
+def test_command_line(program, arguments, message, tmp_path):
+    code, _, err = program("train", "--output", tmp_path, *arguments)
+    assert code == 1
+    assert message in err
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [
@@ -278,7 +273,7 @@ def test_command_line(arguments, message, monkeypatch, capsys, tmp_path):
     (["--board", "ulx3s-85f", "--nodes", "1"], {"nodes": 1, "baud": 3_000_000, "frequency": 62_500_000}),
     (["--board", "ulx3s-85f-compute", "--hidden", "64", "--compute", "node", "--batch", "36"], {"nodes": 1}),
 ])
-def test_what_a_board_was_built_for(arguments, expected, monkeypatch, tmp_path):
+def test_what_a_board_was_built_for(program, arguments, expected, monkeypatch, tmp_path):
     """Nodes, their number and rates are those of the board, unless the command line says otherwise."""
     opened = []
 
@@ -289,10 +284,7 @@ def test_what_a_board_was_built_for(arguments, expected, monkeypatch, tmp_path):
         yield
 
     monkeypatch.setattr(steps, "open_session", open_session)
-    monkeypatch.setattr(sys, "argv", ["gradring", "train", "--hidden", "none", "--output", str(tmp_path), "--device",
-                                      "/dev/null", *arguments])
-    with pytest.raises(SystemExit):
-        cli.main()
+    program("train", "--hidden", "none", "--output", tmp_path, "--device", "/dev/null", *arguments)
     [(config, options)] = opened
     board = BOARDS[arguments[1]]
     assert config == board.node

@@ -15,16 +15,15 @@ from host.features.codebook.codebooks import (
 )
 from host.models.digits import digits
 from sim.golden.codecs import WEIGHT_CODECS
+from tests.refusals import refuses
 
 
 def test_kmeans():
     values = np.concatenate([np.full(10, 1.0), np.full(5, 5.0), [9.0, 11.0]])
     assert kmeans(values, 3).tolist() == pytest.approx([1, 5, 10])
     assert kmeans([3, 1, 3], 8).tolist() == [1, 3]
-    with pytest.raises(ValueError, match=r"^Values must be at least one, not none$"):
-        kmeans([], 3)
-    with pytest.raises(ValueError, match=r"^Centroid count must be a positive integer, not 0$"):
-        kmeans([1], 0)
+    refuses("Values must be at least one, not none", kmeans, [], 3)
+    refuses("Centroid count must be a positive integer, not 0", kmeans, [1], 0)
 
 
 def test_kmeans_is_settled():
@@ -105,12 +104,11 @@ def test_codebooks_of_weights():
     assert codebook("table32", weights).tolist() == mantissa_centroids(
         weights.view(np.uint32), LookupTable(centroids=True)).tolist()
     for name in ("raw", "mx9"):
-        with pytest.raises(ValueError, match=rf"^Weight codec must be one with a codebook, not '{name}'$"):
-            codebook(name, weights)
+        refuses(f"Weight codec must be one with a codebook, not '{name}'", codebook, name, weights)
     for name, wrong, message in (
             ("table32", np.zeros(31, np.uint32),
-             r"Codebook of table32 must be 32 words, not uint32 of shape \(31,\)"),
-            ("centroid16", np.zeros(16), r"Codebook of centroid16 must be 16 words, not float64 of shape \(16,\)"),
+             "Codebook of table32 must be 32 words, not uint32 of shape (31,)"),
+            ("centroid16", np.zeros(16), "Codebook of centroid16 must be 16 words, not float64 of shape (16,)"),
             ("table32", np.arange(32, dtype=np.uint32)[::-1],
              "Centroids must be fractions of 23 bits in ascending order, not others"),
             ("table32", np.full(32, 1 << 23, np.uint32),
@@ -119,8 +117,7 @@ def test_codebooks_of_weights():
              "Centroids must be finite numbers in ascending order, not others"),
             ("centroid16", np.arange(16, dtype=np.float32)[::-1].copy().view(np.uint32),
              "Centroids must be finite numbers in ascending order, not others")):
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            codebook_words(name, wrong)
+        refuses(message, codebook_words, name, wrong)
         with pytest.raises(ValueError, match=r"^Centroids must be "):
             WEIGHT_CODECS[name].bind(np.asarray(wrong, np.uint32) if wrong.dtype == np.uint32 else wrong[:3])
 
@@ -144,8 +141,7 @@ def test_gradient_of_centroids():
     assert stepped.indices is codebook.indices
     refreshed = codebook.refreshed(gradient)
     assert refreshed.centroids.tolist() == [1.5, 6, 4, 4]
-    with pytest.raises(ValueError, match=r"^Values must be of shape \(2, 3\), not \(3,\)$"):
-        codebook.gradient([1, 2, 3])
+    refuses("Values must be of shape (2, 3), not (3,)", codebook.gradient, [1, 2, 3])
 
 
 def test_training_with_a_shared_table():

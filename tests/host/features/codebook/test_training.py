@@ -19,6 +19,7 @@ from sim.golden import ring as golden
 from sim.golden.codecs import WEIGHT_CODECS
 from tests.host import rings
 from tests.host.rings import TIMEOUT
+from tests.refusals import refuses
 
 CONFIGS = {"table32": rings.CONFIGS["table"], "centroid16": rings.CONFIGS["centroid"]}
 SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
@@ -195,44 +196,42 @@ class TestLoading:
             ring.memory.write_codebook(np.zeros(32, np.uint32))
         ring = Ring([Device(None, CONFIGS["table32"])])
         assert ring.formats.has_codebook
-        message = r"^Codebook of table32 must be 32 words, not uint32 of shape \(31,\)$"
-        with pytest.raises(ValueError, match=message):
-            ring.memory.write_codebook(np.zeros(31, np.uint32))
+        refuses("Codebook of table32 must be 32 words, not uint32 of shape (31,)", ring.memory.write_codebook,
+                np.zeros(31, np.uint32))
 
 
-class TestFailures:
-    @both
-    def test_random_damage_never_hangs(self, name):
-        """Every weight is that before or after, and the next command finds a clean ring, and loads all anew."""
-        generator = np.random.default_rng(11)
-        length = 900
-        weights = random(generator, length)
-        with open_nodes(name, 3) as (ring, simulation):
-            centroids = codebook(name, weights)
-            ring.memory.write_codebook(centroids)
-            for number in range(10):
-                reference = Reference(ring, weights, centroids=centroids)
-                ring.collectives.distribute(weights)
-                before = reference.weights
-                gradients = random(generator, (3, length))
-                ring.settings.write(SETTINGS)
-                ring.memory.write_gradients(list(gradients))
-                traffic = reference.step(gradients, SETTINGS)
-                rank = int(generator.integers(0, 3))
-                # In all but the first runs, where the gather is.
-                first = 0 if number < 3 else int(traffic.scatter_words[:, rank].sum() * 0.6)
-                link = simulation.links[rank]
-                word = link.status().words_carried + int(generator.integers(first, traffic.words[rank]))
-                link.corrupt(word=word, bit=int(generator.integers(0, 33)))
-                with pytest.raises(RingError):
-                    ring.collectives.fused_update(length)
-                found = ring.memory.read_weights(length).view(np.uint32)
-                assert ((found == before) | (found == reference.weights)).all(), f"{number=}"
-                ring.recover()
-                ring.collectives.distribute(weights)
-                reference = Reference(ring, weights, centroids=centroids)
-                reference.compare(f"{number=}")
-                update(ring, reference, generator)
+@both
+def test_random_damage_never_hangs(name):
+    """Every weight is that before or after, and the next command finds a clean ring, and loads all anew."""
+    generator = np.random.default_rng(11)
+    length = 900
+    weights = random(generator, length)
+    with open_nodes(name, 3) as (ring, simulation):
+        centroids = codebook(name, weights)
+        ring.memory.write_codebook(centroids)
+        for number in range(10):
+            reference = Reference(ring, weights, centroids=centroids)
+            ring.collectives.distribute(weights)
+            before = reference.weights
+            gradients = random(generator, (3, length))
+            ring.settings.write(SETTINGS)
+            ring.memory.write_gradients(list(gradients))
+            traffic = reference.step(gradients, SETTINGS)
+            rank = int(generator.integers(0, 3))
+            # In all but the first runs, where the gather is.
+            first = 0 if number < 3 else int(traffic.scatter_words[:, rank].sum() * 0.6)
+            link = simulation.links[rank]
+            word = link.status().words_carried + int(generator.integers(first, traffic.words[rank]))
+            link.corrupt(word=word, bit=int(generator.integers(0, 33)))
+            with pytest.raises(RingError):
+                ring.collectives.fused_update(length)
+            found = ring.memory.read_weights(length).view(np.uint32)
+            assert ((found == before) | (found == reference.weights)).all(), f"{number=}"
+            ring.recover()
+            ring.collectives.distribute(weights)
+            reference = Reference(ring, weights, centroids=centroids)
+            reference.compare(f"{number=}")
+            update(ring, reference, generator)
 
 
 class TestTraining:

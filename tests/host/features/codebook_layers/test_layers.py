@@ -1,6 +1,5 @@
 """Linear layers with tables of centroids: against dense layers with the expanded matrix, and finite differences."""
 
-import re
 
 import numpy as np
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from host.features.codebook.codebooks import Codebook
 from host.features.codebook_layers.layers import CentroidLinear, shared
 from host.models.layers import Linear, perceptron
+from tests.refusals import refuses
 
 
 def _layer(seed, outputs=10, inputs=24, centroids=8, dtype=np.float32):
@@ -26,8 +26,7 @@ def test_shapes():
     assert layer.shapes == {"centroids": (8,), "bias": (10,)}
     np.testing.assert_array_equal(parameters["centroids"], codebook.centroids)
     message = "Biases must be as many as rows of indices, not of shape (9,) for indices of (10, 24)"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        CentroidLinear(codebook, np.zeros(9, np.float32))
+    refuses(message, CentroidLinear, codebook, np.zeros(9, np.float32))
 
 
 @pytest.mark.parametrize("seed", range(3))

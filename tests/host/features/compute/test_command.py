@@ -3,13 +3,11 @@
 import contextlib
 import json
 import re
-import sys
 from types import SimpleNamespace
 
 import pytest
 
 from hdl.features.compute.feature import Compute
-from host import cli
 from host.run import steps
 from host.transports.session import Elapsed
 from tests.host.golden import GoldenRing
@@ -22,7 +20,7 @@ def rates():
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path, rates):
+def run(program, monkeypatch, tmp_path, rates):
     """Train on golden nodes with options, and return the nodes' configuration, the output and the report."""
     def run(*options):
         made = []
@@ -35,12 +33,8 @@ def run(monkeypatch, capsys, tmp_path, rates):
             yield SimpleNamespace(ring=ring, build_seconds={}, elapsed=Elapsed(), seconds=0.0, faults=0)
 
         monkeypatch.setattr(steps, "open_session", session)
-        monkeypatch.setattr(sys, "argv", ["gradring", "train", "--compute", "node", *map(str, options),
-                                          "--output", str(tmp_path)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert (caught.value.code, err) == (0, "")
+        code, out, err = program("train", "--compute", "node", *options, "--output", tmp_path)
+        assert (code, err) == (0, "")
         return made[0], out, json.loads((tmp_path / "report.json").read_text())
 
     return run

@@ -20,6 +20,7 @@ from host.training.trainer import make_trainer, train
 from host.training.updates import check_run
 from host.training.workloads import Classifier
 from tests.host.golden import GoldenRing, compute_options, written_to
+from tests.refusals import refuses
 
 CONFIG = TrainingConfig(max_steps=7, interval=3, batch=22, hidden=(16, 8), compute="node", overlap="none")
 
@@ -194,9 +195,8 @@ class TestDivergence:
             if ring.lists == 3 * 18 + 9:
                 ring.activations[2, computer.lists.places.outputs[-1]] ^= 1
 
-        with pytest.raises(DivergenceError, match=r"^Step 3: scores of 1 of 50 examples differ from the golden "
-                                                  r"model, first those of example 12$"):
-            train(engine_ring(3, broken=broken), few, CONFIG)
+        refuses("Step 3: scores of 1 of 50 examples differ from the golden model, first those of example 12", train,
+                engine_ring(3, broken=broken), few, CONFIG, error=DivergenceError)
 
     def test_gradient(self, few):
         def broken(ring):
@@ -245,15 +245,12 @@ class TestNodes:
     def test_other_nodes_and_workloads(self, data):
         config = TrainingConfig(compute="node", optimizer=SGD(learning_rate=0.1))
         task = Classifier(data, (64,), align=GROUP)
-        with pytest.raises(ValueError, match=r"^Nodes must have a compute engine to compute$"):
-            check_run(NodeConfig(), task, config, nodes=4)
+        refuses("Nodes must have a compute engine to compute", check_run, NodeConfig(), task, config, nodes=4)
         node = engine_node(NodeConfig(), task, config, nodes=4)
-        with pytest.raises(ValueError, match=r"^Layers must each take whole groups of 32 elements for nodes that "
-                                             r"compute, 4,832 in all, not 4,810$"):
-            check_run(node, Classifier(data, (64,)), config, nodes=4)
+        refuses("Layers must each take whole groups of 32 elements for nodes that compute, 4,832 in all, not 4,810",
+                check_run, node, Classifier(data, (64,)), config, nodes=4)
         # To nodes with one queue the driver sends the commands of a program.
         check_run(node.replace(programs=None), task, dataclasses.replace(config, overlap="none"), nodes=4)
 
     def test_unknown_choice(self):
-        with pytest.raises(ValueError, match=r"^Compute must be host or node, not 'fpga'$"):
-            TrainingConfig(compute="fpga")
+        refuses("Compute must be host or node, not 'fpga'", TrainingConfig, compute="fpga")

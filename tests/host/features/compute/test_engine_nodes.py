@@ -28,6 +28,7 @@ from sim.payload import from_int, to_int
 from tests.host import rings
 from tests.host.features.compute.test_lists import give
 from tests.host.features.compute.test_lists import run as run_lists
+from tests.refusals import refuses
 
 NODES = 3
 NODE = rings.CONFIGS["centroid"]
@@ -211,9 +212,8 @@ def test_another_plan(task, monkeypatch):
         with pytest.raises(PlanError, match=r"^Memory plan and lists must end within the [\d,]+ words of a node's "
                                             r"activation memory, not at [\d,]+$"):
             ring.compute.write_lists([late], computer.lists.plan)
-        with pytest.raises(PlanError, match=rf"^List must be one of the program of the memory plan, not the one at "
-                                            rf"{base + 16:,}: write it with a plan of its own$"):
-            ring.compute.run_layers([base, base + 16], [8] * NODES)
+        refuses(f"List must be one of the program of the memory plan, not the one at {base + 16:,}: write it with a "
+                "plan of its own", ring.compute.run_layers, [base, base + 16], [8] * NODES, error=PlanError)
         stray = Command(operation=Operation.LAYERS, weight_base=base + 16, length=8)
         with pytest.raises(PlanError, match=r"^List must be one of the program of the memory plan"):
             ring.programs.load([[[stray], []]] * NODES)

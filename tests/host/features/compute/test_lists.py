@@ -14,6 +14,7 @@ from host.features.compute.lists import Activations, Shared, compile_lists
 from host.models.layer_shapes import layers_of
 from host.models.layers import perceptron
 from sim.golden.features.compute.compute import Engine
+from tests.refusals import refuses
 
 WORDS = 8192
 #: Centroids of the engines that run lists.
@@ -127,9 +128,8 @@ def test_tables(widths, array, most, batches):
 
 def test_tables_are_whole_rows():
     layer = Shared(1, 8, 4, 0, np.zeros((4, 8), np.int64), 4)
-    with pytest.raises(ValueError, match=r"^Centroids of a table must be a multiple of the 8 lanes of nodes that "
-                                         r"compute, not 4$"):
-        compile_lists([layer], array=Array(rows=1, lanes=8), examples=4, words=WORDS)
+    refuses("Centroids of a table must be a multiple of the 8 lanes of nodes that compute, not 4", compile_lists,
+            [layer], array=Array(rows=1, lanes=8), examples=4, words=WORDS)
 
 
 @pytest.mark.parametrize("tables", [False, True])
@@ -196,9 +196,8 @@ def test_errors(widths, examples, words, message):
 
 def test_bases_that_operands_have_no_bits_for():
     layers = [dataclasses.replace(layer, base=layer.base + (1 << 20)) for layer in layers_of((8, 4, 3))]
-    with pytest.raises(ValueError, match=r"^Operands of nodes that compute must begin below element 1,048,576, not "
-                                         r"at 1,048,576: take narrower layers or smaller batches$"):
-        compile_lists(layers, array=Array(rows=1, lanes=4), examples=4, words=WORDS)
+    refuses("Operands of nodes that compute must begin below element 1,048,576, not at 1,048,576: take narrower "
+            "layers or smaller batches", compile_lists, layers, array=Array(rows=1, lanes=4), examples=4, words=WORDS)
 
 
 def test_numbers_of_buffers():

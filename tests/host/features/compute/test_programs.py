@@ -15,6 +15,7 @@ from sim.golden import ring
 from sim.golden.features.compute.compute import Engine
 from sim.golden.features.programs.program_nodes import ProgramNodes
 from tests.host.features.compute.test_lists import WORDS, give
+from tests.refusals import refuses
 
 WIDTHS = (16, 8, 12, 5)
 SHARES = (7, 6, 6)
@@ -133,8 +134,7 @@ def test_errors(model, lengths, message):
 def test_a_node_without_engine(model):
     lists = compile_lists(layers_of(WIDTHS), array=Array(rows=1, lanes=4), examples=7, words=WORDS)
     nodes = ProgramNodes(NODES, gradient_words=model.size, weights=model.parameters.view(np.uint32))
-    with pytest.raises(ValueError, match=r"^Nodes must have an engine for LAYERS$"):
-        nodes.run(compiled("none", lists).placed(NODES))
+    refuses("Nodes must have an engine for LAYERS", nodes.run, compiled("none", lists).placed(NODES))
     nodes = ProgramNodes(NODES, gradient_words=model.size, weights=model.parameters.view(np.uint32),
                   engine=Engine(rows=1, lanes=4), activation_words=WORDS)
     with pytest.raises(ValueError, match=r"^LAYERS must end well, not with BAD_LENGTH 1$"):

@@ -11,7 +11,6 @@ from hdl.features.programs.feature import Programs
 from host.driver.diagnosis import RingError
 from host.features.compute.engine import engine_node, text_lists
 from host.models import transformer
-from host.models.text import Text, topics
 from host.training.optimizers import Adam
 from host.training.record import DivergenceError, TrainingConfig
 from host.training.trainer import make_trainer, train
@@ -26,12 +25,6 @@ WORDS = 16_384
 
 def on_host(config):
     return dataclasses.replace(config, compute="host")
-
-
-@pytest.fixture(scope="module")
-def text():
-    source = topics(context=16)
-    return Text(source.train[:90], source.test[:12])
 
 
 def ring_of(nodes, *, words=WORDS, **options):

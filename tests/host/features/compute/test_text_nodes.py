@@ -9,7 +9,6 @@ from hdl.config import NodeConfig
 from hdl.features.compute.layer_list import Place
 from host.features.compute.engine import TextComputer, engine_node, text_lists
 from host.features.compute.instructions import Array
-from host.models.text import Text, topics
 from host.training.optimizers import Adam
 from host.training.record import FarMemory, TrainingConfig
 from host.training.trainer import train
@@ -24,12 +23,6 @@ CONFIG = TrainingConfig(max_steps=4, interval=4, batch=6, compute="node", optimi
 FAR = dataclasses.replace(CONFIG, max_steps=1, interval=1, far=FarMemory(activations=6144, rate=1 / 8))
 #: Cycles that a list may take beside its own.
 TIMEOUT = 40_000
-
-
-@pytest.fixture(scope="module")
-def text():
-    source = topics(context=16)
-    return Text(source.train[:90], source.test[:12])
 
 
 @pytest.fixture(scope="module")

@@ -3,23 +3,15 @@
 import dataclasses
 
 import numpy as np
-import pytest
 
 from host.features.compute.memory.chain import Policy
 from host.features.far.steps import run_text_policies
-from host.models.text import Text, topics
 from host.training.trainer import train
 from host.training.updates import check_run
 from host.training.workloads import CharacterModel
 from tests.host import rings
 from tests.host.features.compute.test_text_nodes import FAR, TIMEOUT, node_of
 from tests.host.golden import GoldenRing
-
-
-@pytest.fixture(scope="module")
-def text():
-    source = topics(context=16)
-    return Text(source.train[:90], source.test[:12])
 
 
 def test_policies(text):

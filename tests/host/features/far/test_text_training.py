@@ -12,23 +12,17 @@ from host.features.compute.engine import engine_node
 from host.features.compute.memory.chain import KINDS
 from host.features.far.training import far_text_lists
 from host.models.digits import digits
-from host.models.text import Text, topics
 from host.training.optimizers import Adam
 from host.training.record import FarMemory, TrainingConfig
 from host.training.trainer import train
 from host.training.updates import check_run
 from host.training.workloads import CharacterModel, Classifier
 from tests.host.golden import GoldenRing, far_options
+from tests.refusals import refuses
 
 CONFIG = TrainingConfig(max_steps=3, interval=3, batch=7, compute="node", optimizer=Adam(learning_rate=0.02),
                         far=FarMemory(activations=6144))
 WORDS = 16_384
-
-
-@pytest.fixture(scope="module")
-def text():
-    source = topics(context=16)
-    return Text(source.train[:90], source.test[:12])
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +94,11 @@ class TestNodes:
             check_run(engine_node(NodeConfig(), task, config, nodes=2), task, config, nodes=2)
 
     @pytest.mark.parametrize(("options", "message"), [
-        ({"activations": 0}, r"^Activations must be between 1 and 1,000,000,000 words, not 0$"),
-        ({"rate": 2}, r"^Rate of far memory must be between 1/1024 and 1 words per cycle, not 2$"),
-        ({"kind": "none"}, r"^Memory must be one of keep, swap, recompute, mixed, not 'none'$")], ids=str)
+        ({"activations": 0}, "Activations must be between 1 and 1,000,000,000 words, not 0"),
+        ({"rate": 2}, "Rate of far memory must be between 1/1024 and 1 words per cycle, not 2"),
+        ({"kind": "none"}, "Memory must be one of keep, swap, recompute, mixed, not 'none'")], ids=str)
     def test_far_memory(self, options, message):
-        with pytest.raises(ValueError, match=message):
-            FarMemory(**{"activations": 6144, **options})
+        refuses(message, FarMemory, **{"activations": 6144, **options})
 
     def test_on_the_host(self):
-        with pytest.raises(ValueError, match=r"^Compute must be node for a far memory, not host$"):
-            dataclasses.replace(CONFIG, compute="host")
+        refuses("Compute must be node for a far memory, not host", dataclasses.replace, CONFIG, compute="host")

@@ -1,31 +1,21 @@
 """The command `gradring train` on a grid of simulated nodes, whose parts leave and come."""
 
 import contextlib
-import json
 import shutil
 
 import pytest
 
 from host.run import steps
 from host.training import checkpoint
-from host.training import weight_files as weights
 from tests import mx5
+from tests.host.results import results
 
 RUN = ("train", "--topology", "2x4", "--hidden", "none", "--batch", 200, "--threads", 1)
 CHANGES = ("--disable", "card1@2,link0:0@5,node5@7", "--enable", "card1@4,link0:0@6")
 STEPS = ("--steps", 9, "--interval", 3)
-#: Figures of the time that a run took.
-TIMED = ("run", "stage_seconds", "simulated_cycles_per_second")
 
 
-def result(folder):
-    """Report but for its times, and bytes of the trained weights."""
-    report = json.loads((folder / "report.json").read_text())
-    trained = weights.load(folder / "weights.npz").parameters.tobytes()
-    return {name: value for name, value in report.items() if name not in TIMED}, trained
-
-
-def test_leave_and_come(run, nodes_of, tmp_path, monkeypatch):
+def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
     """8, 4, 8, 8 and 7 nodes, without a card, a link and a node: equal to the golden model in each step; and the same
     bits and figures for runs that go on before, at and behind a change."""
     nodes_of("engines")
@@ -37,13 +27,12 @@ def test_leave_and_come(run, nodes_of, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", keep)
-        code, out, err = run(*RUN, *STEPS, *CHANGES, "--checkpoint", 1, "--output", whole)
-    assert (code, err) == (0, "")
+        out = succeed(*RUN, *STEPS, *CHANGES, "--checkpoint", 1, "--output", whole)
     for line in ("topology: 2 x 4 nodes\n  from step 1: 8 nodes, grid\n  from step 3, disable card1: 4 nodes, flat\n",
                  "after step 2, disable card1: 4 nodes, flat; ", "after step 7, disable node5: 7 nodes, flat; ",
                  "after each of 5 changes of the rings; every word sent before was received."):
         assert line in out
-    report, trained = result(whole)
+    report, trained = results(whole)
     assert report["bit_exact"] is True
     assert [step["nodes"] for step in report["per_step"]] == [8, 8, 4, 4, 8, 8, 8, 7, 7]
     assert report["topology"]["requests"] == ["disable card1@2", "enable card1@4", "disable link0:0@5",
@@ -58,9 +47,8 @@ def test_leave_and_come(run, nodes_of, tmp_path, monkeypatch):
         folder = tmp_path / f"from-{done}"
         folder.mkdir()
         shutil.copy(tmp_path / str(done), folder / checkpoint.NAME)
-        code, _, err = run(*RUN, *STEPS, *CHANGES, "--resume", "--output", folder)
-        assert (code, err) == (0, "")
-        found, again = result(folder)
+        succeed(*RUN, *STEPS, *CHANGES, "--resume", "--output", folder)
+        found, again = results(folder)
         assert again == trained, done
         assert found == report, done
 
@@ -71,24 +59,22 @@ def test_leave_and_come(run, nodes_of, tmp_path, monkeypatch):
     assert code == 1
     assert err.endswith(f"{checkpoint.NAME} must be of a run with the same changes before step 4, not with disable "
                         f"card1@2 (here disable card1@1); take those, or leave out --resume to begin anew\n")
-    code, _, err = run(*again, "--disable", "card1@2", "--enable", "card1@6")  # what is yet to come may be otherwise
-    assert (code, err) == (0, "")
-    found, again = result(tmp_path / "other")
+    succeed(*again, "--disable", "card1@2", "--enable", "card1@6")  # what is yet to come may be otherwise
+    found, again = results(tmp_path / "other")
     assert found["bit_exact"] is True
     assert [step["nodes"] for step in found["per_step"]] == [8, 8, 4, 4, 4, 4, 8, 8, 8]
 
 
-def test_faults(run, nodes_of, tmp_path):
+def test_faults(succeed, nodes_of, tmp_path):
     """Links that repeat words, while a card leaves and comes: the bits are those of links without faults."""
     found = []
     with mx5.registered():
         nodes_of("narrow")
         for rate in (0, 1e-3):
-            code, out, err = run(*RUN, "--gradients", "mx5", "--weights", "bf16", "--steps", 4, "--disable",
-                                 "card1@1", "--enable", "card1@3", "--faults", rate, "--output", tmp_path)
-            assert (code, err) == (0, "")
+            out = succeed(*RUN, "--gradients", "mx5", "--weights", "bf16", "--steps", 4, "--disable", "card1@1",
+                          "--enable", "card1@3", "--faults", rate, "--output", tmp_path)
             assert "after each of 2 changes of the rings; every word sent before was received." in out
-            found.append(result(tmp_path))
+            found.append(results(tmp_path))
     (clean, trained), (faulty, again) = found
     assert trained == again
     assert clean["bit_exact"] is faulty["bit_exact"] is True
@@ -98,14 +84,12 @@ def test_faults(run, nodes_of, tmp_path):
     assert faulty["wires_per_link"] == [43, 1]
 
 
-def test_density_and_comparison(run, nodes_of, tmp_path):
+def test_density_and_comparison(succeed, nodes_of, tmp_path):
     """Sparse gradients in two dimensions, whose errors go to heirs; and the dense run, on the same grid after it."""
     nodes_of("engines")
-    code, _, err = run(*RUN, "--steps", 5, "--interval", 5, "--density", 0.3, "--compare", "--disable",
-                       "node6@1,card0@3",
-                       "--enable", "node6@2", "--output", tmp_path)
-    assert (code, err) == (0, "")
-    report, _ = result(tmp_path)
+    succeed(*RUN, "--steps", 5, "--interval", 5, "--density", 0.3, "--compare", "--disable", "node6@1,card0@3",
+            "--enable", "node6@2", "--output", tmp_path)
+    report, _ = results(tmp_path)
     for one in (report, report["comparison"]):
         assert one["bit_exact"] is True
         assert [step["nodes"] for step in one["per_step"]] == [8, 7, 8, 4, 4]

@@ -5,6 +5,7 @@ import pytest
 
 from hdl.ring.topology import Source
 from host.features.grid.grid import Kind, Part, Seat, Shape, Topology, TopologyError
+from tests.refusals import refuses
 
 BYPASS = {Source.BYPASS_0: 0, Source.BYPASS_1: 1}
 
@@ -185,8 +186,7 @@ def test_too_many_nodes():
     (2, 17, "Columns must be between 1 and 16, not 17"),
 ])
 def test_no_grid(rows, columns, message):
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        Topology(rows, columns)
+    refuses(message, Topology, rows, columns)
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -197,8 +197,7 @@ def test_no_grid(rows, columns, message):
 ])
 def test_no_part(text, message):
     for change in (Topology(2, 4).disable, Topology(2, 4).enable):
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            change(Part.parse(text))
+        refuses(message, change, Part.parse(text))
 
 
 @pytest.mark.parametrize("text", ["node5", "card1", "link5:0"])
@@ -207,5 +206,4 @@ def test_text(text):
 
 
 def test_no_text():
-    with pytest.raises(ValueError, match=r"^Part must be like node5, card1 or link5:0, not 'node'$"):
-        Part.parse("node")
+    refuses("Part must be like node5, card1 or link5:0, not 'node'", Part.parse, "node")

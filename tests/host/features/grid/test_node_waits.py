@@ -4,22 +4,13 @@ import pytest
 
 from hdl.features.replay.keepalive import KeepAlive
 from host.features.grid.grid import Part, Shape
-from host.features.programs.program import Program, Queue, origin_of, spans
+from host.features.programs.program import origin_of, spans
 from sim.link_faults import RandomFaults
+from tests.host.driver.test_node_waits import relay_race
 from tests.host.features.grid.grids import ROUNDS, open_grid
 
 #: Cycles of a command, in which a KEEPALIVE comes.
 LONG = KeepAlive.period + 300
-
-
-def relay_race(nodes, first):
-    """A program without a collective in which node ``first`` computes, and all others wait for that."""
-    program = Program(nodes=nodes)
-    source = program.add("source", operation="COMPUTE", queue=Queue.COMPUTE,
-                         fields={"duration": [LONG if rank == first else 1 for rank in range(nodes)]})
-    target = program.add("target", operation="QUIESCE", queue=Queue.COMMUNICATE)
-    program.wait(target, source, unit=[None if rank == first else first for rank in range(nodes)])
-    return program.compile()
 
 
 @pytest.mark.parametrize("faults", [0, 1e-3])
@@ -32,7 +23,7 @@ def test_waits_before_a_collective(faults):
             grid.switch(plan)
             ring = grid.ring(plan)
             for first in range(ring.nodes):
-                program = relay_race(ring.nodes, first)
+                program = relay_race(ring.nodes, first=first, duration=LONG)
                 ring.programs.load([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
                 result = ring.programs.run(collectives=0)
                 origin = origin_of(result.traces)

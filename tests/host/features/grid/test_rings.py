@@ -9,7 +9,6 @@ from hdl.registry import section
 from host.driver.diagnosis import RingError
 from host.features.grid.course import Course, Request, Rings
 from host.features.grid.grid import Shape
-from host.models.text import Text, topics
 from host.signals import Interrupted, Signals
 from host.training import checkpoint
 from host.training.experiment import Experiment, Keeper
@@ -37,18 +36,12 @@ RUNS = {
 REQUESTS = "-node4@1 -card0@2 -node3@2 +card0@3 +node4@3 +node3@3 -node1@4 -node4@4 +node1@5 +node4@5 -link5:1@5"
 
 
-@pytest.fixture(scope="module")
-def text():
-    source = topics(context=SMALL.context)
-    return Text(source.train[:200], source.test[:40])
-
-
 def course_of(requests=REQUESTS, shape=None):
     return Course(2, 3, [Request.parse(one[1:], enable=one[0] == "+") for one in requests.split()], shape)
 
 
-def workload_of(name, few, text):
-    return CharacterModel(text, SMALL, chunk=5) if name == "text" else Classifier(few, CONFIG.hidden)
+def workload_of(name, few, lines):
+    return CharacterModel(lines, SMALL, chunk=5) if name == "text" else Classifier(few, CONFIG.hidden)
 
 
 def finish(run):
@@ -59,7 +52,7 @@ def finish(run):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_step_and_change(few, text, tmp_path, name):
+def test_every_step_and_change(few, lines, tmp_path, name):
     """Nodes have what the golden model has; a run that goes on after any step has every figure of an unbroken one."""
     options, config = RUNS[name]
     if name == "text":
@@ -67,7 +60,7 @@ def test_every_step_and_change(few, text, tmp_path, name):
 
     def begin():
         rings = Rings(Grid(2, 3, **options), course_of())
-        return rings, make_trainer(rings, workload_of(name, few, text), config)
+        return rings, make_trainer(rings, workload_of(name, few, lines), config)
 
     rings, run = begin()
     run.begin()

@@ -10,6 +10,7 @@ from host.training.optimizers import SGD, Adam
 from sim.golden.features.int16 import int16_node as golden
 from tests.host.features.int16.integers import golden_ring
 from tests.host.golden import GoldenRing
+from tests.refusals import refuses
 
 PLAIN = SGD(learning_rate=1.2)
 
@@ -26,8 +27,7 @@ class TestFixedPoint:
             assert 1 / 8 <= settings.learning_rate / 65536 <= 1 / 4
 
     def test_count(self):
-        with pytest.raises(ValueError, match=r"^Example count must be at least 1, not 0$"):
-            FixedPoint.of(1.0, 0)
+        refuses("Example count must be at least 1, not 0", FixedPoint.of, 1.0, 0)
 
     def test_weights_there_and_back(self):
         form = FixedPoint(gradient_fraction=8)

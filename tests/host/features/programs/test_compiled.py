@@ -1,6 +1,5 @@
 """Waits for commands of other nodes: what they become, and which are refused."""
 
-import re
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from host.features.programs.order import find_node_cycle
 from host.features.programs.program import Program, ProgramError, Queue
 from sim.golden.features.programs.program import DELAY, HOP, TOLD, Remote, signal_cycles, timeline
 from sim.golden.features.programs.program_nodes import ProgramNodes
+from tests.refusals import refuses
 
 
 def pair(nodes=3):
@@ -30,9 +30,8 @@ def test_fields():
     assert commands[0] == Command(operation=Operation.LATCH, rank=0, size=3, tag=1, remote=1, unit=2, unit_queue=0,
                                   after_1=1, lag_1=1)
     assert (commands[2].remote, commands[2].after_0, commands[2].lag_0) == (0, 1, 1)
-    with pytest.raises(ProgramError, match=r"^latch of rank 0 must wait for one queue of one node, not of nodes 2 "
-                                           r"and 1: let a QUIESCE before it wait for the other$"):
-        program.wait(latch, backward, unit=1)
+    refuses("latch of rank 0 must wait for one queue of one node, not of nodes 2 and 1: let a QUIESCE before it wait "
+            "for the other", program.wait, latch, backward, unit=1, error=ProgramError)
 
 
 def test_waits_that_are_left_out():
@@ -53,8 +52,7 @@ def test_waits_that_are_left_out():
 ])
 def test_units_are_checked(unit, message):
     program, backward, latch = pair()
-    with pytest.raises(ProgramError, match=f"^{re.escape(message)}$"):
-        program.wait(latch, backward, unit=unit)
+    refuses(message, program.wait, latch, backward, unit=unit, error=ProgramError)
 
 
 def test_nodes_are_checked():
@@ -62,8 +60,7 @@ def test_nodes_are_checked():
     one = program.add("a", operation="COMPUTE", queue=0)
     with pytest.raises(ProgramError, match=r"^Program must have a number of nodes for a to wait for one of them$"):
         program.wait(one, one, unit=1, lag=1)
-    with pytest.raises(ValueError, match=r"^Nodes must be 1 to 16, not 17$"):
-        Program(nodes=17)
+    refuses("Nodes must be 1 to 16, not 17", Program, nodes=17)
     program, backward, latch = pair()
     program.wait(latch, backward, unit=0)
     with pytest.raises(ProgramError, match=r"^Nodes must be the 3 that commands wait for each other on, not 4$"):
@@ -81,9 +78,8 @@ def test_three_queues():
     assert program.compile().queues[2][0].fields(0) == {
         "after_0": 1, "lag_0": 0, "after_1": 1, "lag_1": 0, "remote": 1, "unit": 1, "unit_queue": 1}
     program.wait(three, two)
-    with pytest.raises(ProgramError, match=r"^2 of rank 0 must wait for queue 0 of its node alone, beside another "
-                                           r"node: let a QUIESCE before it wait for the other queue$"):
-        program.compile()
+    refuses("2 of rank 0 must wait for queue 0 of its node alone, beside another node: let a QUIESCE before it wait "
+            "for the other queue", program.compile, error=ProgramError)
 
 
 class TestCircles:
@@ -91,9 +87,8 @@ class TestCircles:
         program, backward, latch = pair(2)
         program.wait(latch, backward, unit=[1, None])
         program.wait(backward, latch, unit=[None, 0])
-        with pytest.raises(ProgramError, match=r"^Commands must not wait for each other in a circle, not latch of "
-                                               r"rank 0 for backward of rank 1 for latch of rank 0$"):
-            program.compile()
+        refuses("Commands must not wait for each other in a circle, not latch of rank 0 for backward of rank 1 for "
+                "latch of rank 0", program.compile, error=ProgramError)
         program, backward, latch = pair(2)
         program.wait(latch, backward, unit=[1, None])
         program.wait(backward, latch, unit=[None, 0], lag=1)

@@ -25,6 +25,7 @@ from host.training.updates import check_run
 from host.training.workloads import Classifier
 from sim.golden.features.programs.program import Span
 from tests.host import rings
+from tests.refusals import refuses
 
 NODES = 3
 NODE = rings.CONFIGS["centroid"]
@@ -194,25 +195,19 @@ def test_refusals(data, task):
     config = dataclasses.replace(CONFIG, overlap="layers")
     check_run(NODE, task, config, nodes=NODES)
     plain = Classifier(data, CONFIG.hidden)
-    with pytest.raises(ValueError, match=r"^Nodes must have COMPUTE for a schedule$"):
-        check_run(NodeConfig(), task, config, nodes=NODES)
-    with pytest.raises(ValueError, match=r"^Layers must each take whole groups of 32 elements for a schedule, 928 in "
-                                         r"all, not 870$"):
-        check_run(NODE, plain, config, nodes=NODES)
-    with pytest.raises(ValueError, match=r"^Density must not be given with a schedule, whose programs send "
-                                         r"everything$"):
-        check_run(programmed(NodeConfig(), 928, 4), task, dataclasses.replace(config, density=0.5), nodes=NODES)
+    refuses("Nodes must have COMPUTE for a schedule", check_run, NodeConfig(), task, config, nodes=NODES)
+    refuses("Layers must each take whole groups of 32 elements for a schedule, 928 in all, not 870", check_run, NODE,
+            plain, config, nodes=NODES)
+    refuses("Density must not be given with a schedule, whose programs send everything", check_run,
+            programmed(NodeConfig(), 928, 4), task, dataclasses.replace(config, density=0.5), nodes=NODES)
     wide = Classifier(data, (20,), align=GROUP)
-    with pytest.raises(ValueError, match=r"^Gradients and staged gradients must take at most the 2,048 elements of a "
-                                         r"node's gradient memory, not 3,072$"):
-        check_run(NODE, wide, config, nodes=NODES)
+    refuses("Gradients and staged gradients must take at most the 2,048 elements of a node's gradient memory, not "
+            "3,072", check_run, NODE, wide, config, nodes=NODES)
     with pytest.raises(ValueError, match=r"^Schedule with state as bfloat16 must be none or strict, not chunks:1"):
         check_run(NODE, task, dataclasses.replace(config, overlap="search", packed_state=True), nodes=NODES)
-    with pytest.raises(ValueError, match=r"^Overlap must be one of none, strict, layers, chunks:n, delayed:n, search "
-                                         r"with n of at least 1, or 0 of delayed, not 'chunks:0'$"):
-        dataclasses.replace(config, overlap="chunks:0")
-    with pytest.raises(ValueError, match=r"^Multiply-adds per cycle must be between 1 and 1,000,000,000, not 0$"):
-        dataclasses.replace(config, macs=0)
+    refuses("Overlap must be one of none, strict, layers, chunks:n, delayed:n, search with n of at least 1, or 0 of "
+            "delayed, not 'chunks:0'", dataclasses.replace, config, overlap="chunks:0")
+    refuses("Multiply-adds per cycle must be between 1 and 1,000,000,000, not 0", dataclasses.replace, config, macs=0)
 
 
 def test_nodes():

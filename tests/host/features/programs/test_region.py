@@ -1,10 +1,10 @@
-import re
 
 import numpy as np
 import pytest
 
 from host.features.programs.order import Region
 from tests.host.features.programs.random_programs import random_region, touched
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -42,5 +42,4 @@ def test_text():
     (("a", 0, 32, 0), "Region's stride must be at least 1, not 0"),
 ])
 def test_errors(arguments, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        Region(*arguments)
+    refuses(message, Region, *arguments)

@@ -24,6 +24,7 @@ from host.driver.ring import Ring
 from host.driver.trace import TraceRecord, records
 from sim.golden.features.compute_stub.stand_in import compute_cycles
 from tests.host import rings
+from tests.refusals import refuses
 
 CONFIG = rings.CONFIGS["centroid"]
 open_nodes = functools.partial(rings.open_nodes, nodes=2, config=CONFIG)
@@ -177,10 +178,8 @@ def test_bad_programs_are_refused():
             device.load_program(3, [quiesce])
         with pytest.raises(ValueError, match=r"^Program must be one of at most the 3 queues .*, not of 4$"):
             ring.programs.load([([], [], [], [])])
-        with pytest.raises(ValueError, match=r"^Program's slot must be a number of 16 bits, not 65536$"):
-            device.load_program(0, [], slot=1 << 16)
-        with pytest.raises(ValueError, match=r"^Run's passes must be a number of 16 bits, not -1$"):
-            device.run(ProgramRun(-1))
+        refuses("Program's slot must be a number of 16 bits, not 65536", device.load_program, 0, [], slot=1 << 16)
+        refuses("Run's passes must be a number of 16 bits, not -1", ProgramRun, -1)
         assert device.read_fields("PROGRAM_STATUS")["loaded"] == 0
         ring.programs.load([([Command(operation=Operation.COMPUTE, duration=2000)], [quiesce])], model=3)
         with pytest.raises(ProgramNotLoadedError, match="load the program first, with the number that the run names"):
@@ -241,9 +240,8 @@ def test_a_run_that_does_not_end_is_noticed():
     """A command that takes longer than ``patience`` is reported, and not taken for the end of the run."""
     with open_nodes(nodes=1) as (ring, _):
         ring.programs.load([([Command(operation=Operation.COMPUTE, duration=5000)], [])])
-        with pytest.raises(DeviceTimeoutError, match=r"^node 0: no command of the program has ended in 100 cycles, "
-                                                      r"and 1 events are missing$"):
-            ring.programs.play(1, patience=100)
+        refuses("node 0: no command of the program has ended in 100 cycles, and 1 events are missing",
+                ring.programs.play, 1, patience=100, error=DeviceTimeoutError)
         assert pop(ring.devices[0], 1)[0].status is EventStatus.OK
 
 
@@ -265,10 +263,8 @@ def test_queued_commands_run_in_order_across_queues():
 
 def test_programs_of_a_ring():
     ring = Ring([Device(None, NodeConfig())] * 2)
-    with pytest.raises(ValueError, match=r"^Programs must be loaded before they are sent$"):
-        ring.programs.run(collectives=0)
-    with pytest.raises(ValueError, match=r"^Programs must be one per node, 2, not 1$"):
-        ring.programs.load([([], [])])
+    refuses("Programs must be loaded before they are sent", ring.programs.run, collectives=0)
+    refuses("Programs must be one per node, 2, not 1", ring.programs.load, [([], [])])
 
 
 def test_records():

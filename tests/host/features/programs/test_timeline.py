@@ -8,6 +8,7 @@ from host.features.programs.schedules import Schedule, build
 from host.features.programs.timeline import busy, draw, trace, write_trace
 from host.models.layer_shapes import layers_of
 from sim.golden.features.programs.program import Span, timeline
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -63,5 +64,4 @@ def test_picture(spans, tmp_path, monkeypatch):
 
 
 def test_nothing_to_draw(tmp_path):
-    with pytest.raises(ValueError, match=r"^Spans must be at least one, not none$"):
-        draw([], tmp_path / "timeline.png", title="nothing")
+    refuses("Spans must be at least one, not none", draw, [], tmp_path / "timeline.png", title="nothing")

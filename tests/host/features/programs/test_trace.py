@@ -8,6 +8,7 @@ from host.features.programs.program import origin_of, spans
 from host.features.programs.schedules import Schedule, build
 from host.models.layer_shapes import layers_of
 from sim.golden.features.programs.program import timeline
+from tests.refusals import refuses
 
 RECORDS = TRACE_WORDS // 2
 PROGRAM = build(Schedule.parse("strict"), layers_of([64, 32, 32, 10]), nodes=2, costs=Costs(examples=8), staged=4096)
@@ -44,18 +45,15 @@ def test_round_trip(since, offset):
 
 
 def test_too_many():
-    with pytest.raises(TraceError, match=r"^Trace must have at most 256 records, not 300: run fewer passes at a "
-                                         r"time$"):
-        records(np.zeros(TRACE_WORDS, dtype=np.uint32), 310, 10)
+    refuses("Trace must have at most 256 records, not 300: run fewer passes at a time", records,
+            np.zeros(TRACE_WORDS, dtype=np.uint32), 310, 10, error=TraceError)
 
 
 def test_other_programs():
     first = TraceRecord(0, 0, False, 5)
-    with pytest.raises(TraceError, match=r"^Trace must have start and end of command 0 of pass 0 in queue 0, not "
-                                         r"TraceRecord\(queue=0, tag=0, end=False, time=5, version=0\) and "
-                                         r"TraceRecord\(queue=0, tag=1, end=True, time=9, version=0\)$"):
-        spans([first, TraceRecord(0, 1, True, 9)], PROGRAM, node=0, origin=0)
-    with pytest.raises(TraceError, match=r"^Trace must have the end of every command, and TraceRecord\(queue=0, "
-                                         r"tag=0, end=False, time=5, version=0\) has none$"):
-        spans([first], PROGRAM, node=0, origin=0)
+    refuses("Trace must have start and end of command 0 of pass 0 in queue 0, not TraceRecord(queue=0, tag=0, "
+            "end=False, time=5, version=0) and TraceRecord(queue=0, tag=1, end=True, time=9, version=0)", spans,
+            [first, TraceRecord(0, 1, True, 9)], PROGRAM, node=0, origin=0, error=TraceError)
+    refuses("Trace must have the end of every command, and TraceRecord(queue=0, tag=0, end=False, time=5, version=0) "
+            "has none", spans, [first], PROGRAM, node=0, origin=0, error=TraceError)
     assert spans([], PROGRAM, node=0, origin=origin_of([[], []])) == []

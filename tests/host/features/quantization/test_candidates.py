@@ -1,10 +1,10 @@
-import re
 
 import pytest
 
 from host.features.quantization.command import SchemeOptions
 from host.features.quantization.experiment import candidates
 from host.features.quantization.schemes import Extrema, Rounding, Scheme
+from tests.refusals import refuses
 
 
 class TestCandidates:
@@ -32,5 +32,4 @@ class TestCandidates:
         ({"bits": 6}, "Bits must be 4 or 8, not 6"),
     ])
     def test_errors(self, changes, message):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            SchemeOptions(**changes)
+        refuses(message, SchemeOptions, **changes)

@@ -1,5 +1,4 @@
 import itertools
-import re
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from host.models.layers import perceptron
 from sim.golden import conversion, floating
 from sim.golden.features.quantization import quantization as golden
 from tests.host.features.quantization.networks import trained
+from tests.refusals import refuses
 
 SCALE = 1 / 16
 
@@ -32,19 +32,18 @@ def scores_of(network, x):
     return network.scores(infer(network, x)) if network.scheme.integer else network.float_scores(x)
 
 
-class TestFloatLayers:
-    def test_are_those_of_the_model(self):
-        model = perceptron(6, (5, 4), 3)
-        model.initialize(1)
-        layers = float_layers(model)
-        assert [layer.weights.shape for layer in layers] == [(5, 6), (4, 5), (3, 4)]
-        x = np.random.default_rng(0).standard_normal((7, 6)).astype(np.float32)
-        found = activations(layers, x)
-        np.testing.assert_allclose(found[-1], model.scores(x), rtol=1e-5)
-        assert [part.shape for part in found] == [(7, 6), (7, 5), (7, 4), (7, 3)]
-        assert all((part >= 0).all() for part in found[1:3])
-        zeros = float_layers(model, np.zeros_like(model.parameters))
-        assert not activations(zeros, x)[-1].any()
+def test_float_layers_are_those_of_the_model():
+    model = perceptron(6, (5, 4), 3)
+    model.initialize(1)
+    layers = float_layers(model)
+    assert [layer.weights.shape for layer in layers] == [(5, 6), (4, 5), (3, 4)]
+    x = np.random.default_rng(0).standard_normal((7, 6)).astype(np.float32)
+    found = activations(layers, x)
+    np.testing.assert_allclose(found[-1], model.scores(x), rtol=1e-5)
+    assert [part.shape for part in found] == [(7, 6), (7, 5), (7, 4), (7, 3)]
+    assert all((part >= 0).all() for part in found[1:3])
+    zeros = float_layers(model, np.zeros_like(model.parameters))
+    assert not activations(zeros, x)[-1].any()
 
 
 class TestDigits:
@@ -180,12 +179,10 @@ class TestErrors:
         ({"percentile": 0}, "Percentile must be above 0 and at most 100, not 0"),
     ])
     def test_configuration(self, options, message):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            QuantizationConfig(**options)
+        refuses(message, QuantizationConfig, **options)
 
     def test_no_layers(self):
-        with pytest.raises(ValueError, match=r"^Layers must be at least 1, not 0$"):
-            quantize([], np.ones((1, 1)), QuantizationConfig())
+        refuses("Layers must be at least 1, not 0", quantize, [], np.ones((1, 1)), QuantizationConfig())
 
     def test_bits_of_too_few_layers(self):
         data, layers = trained()
@@ -202,12 +199,10 @@ class TestErrors:
     def test_a_float_offset_has_no_integer_layers(self):
         data, layers = trained()
         network = quantize(layers, data.train_x, QuantizationConfig(scheme=Scheme.FLOAT_OFFSET))
-        with pytest.raises(ValueError, match=r"^Scheme must be one with an integer offset for integer layers, not "
-                                             r"float-offset$"):
-            node_layers(network)
+        refuses("Scheme must be one with an integer offset for integer layers, not float-offset", node_layers,
+                network)
         network = quantize(layers, data.train_x, QuantizationConfig(rounding=Rounding.TRUNCATE))
-        with pytest.raises(ValueError, match=r"^Scheme must be float-offset for scores in floats, not iaq-min$"):
-            network.float_scores(data.test_x)
+        refuses("Scheme must be float-offset for scores in floats, not iaq-min", network.float_scores, data.test_x)
 
     @pytest.mark.parametrize(("bias", "refused"), [
         (2**31 - 1 - 10 * 255 * 255, None), (2**31 - 10 * 255 * 255, 2**31),
@@ -223,5 +218,4 @@ class TestErrors:
             return
         message = (f"Sum of an output must be between -2147483648 and 2147483647, not {refused}, which output 0 can "
                    f"have, with 15 weights and a bias of {bias}")
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            check_sums(weights, np.array([bias]), Activation(scale=1.0))
+        refuses(message, check_sums, weights, np.array([bias]), Activation(scale=1.0))

@@ -16,6 +16,7 @@ from sim.golden.codecs import WEIGHT_CODECS
 from sim.golden.features.quorum.rounds import Close, Rounds, fold, late_weights, scale_table
 from sim.link_faults import RandomFaults
 from tests.host import rings
+from tests.refusals import refuses
 
 CONFIG = rings.CONFIGS["wide"]
 LENGTH, NODES = 150, 4
@@ -250,18 +251,14 @@ def test_nobody_closes():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match=r"^Quorum must be between 1 and 16, not 0$"):
-        closing(quorum=0)
-    with pytest.raises(ValueError, match=r"^Deadline must be between 0 and 2\^32 - 1 cycles, not -1$"):
-        closing(deadline=-1)
+    refuses("Quorum must be between 1 and 16, not 0", closing, quorum=0)
+    refuses("Deadline must be between 0 and 2^32 - 1 cycles, not -1", closing, deadline=-1)
     with pytest.raises(ValueError, match=r"^Weights of late gradients must be 15 numbers between 0 and 16, not "):
         Closing(quorum=1, weights=(17,) * 15)
     with pytest.raises(ValueError, match=r"^Weights of late gradients must not grow with their age, not \(0, 8, 0,"):
         Closing(quorum=1, weights=(0, 8) + (0,) * 13)
-    with pytest.raises(ValueError, match=r"^Rounds must have between 2 and 16 nodes, not 1$"):
-        RoundProgram(nodes=1, length=32, durations=(1,))
-    with pytest.raises(ValueError, match=r"^Durations must be one per node, 2, not 1$"):
-        RoundProgram(nodes=2, length=32, durations=(1,))
+    refuses("Rounds must have between 2 and 16 nodes, not 1", RoundProgram, nodes=1, length=32, durations=(1,))
+    refuses("Durations must be one per node, 2, not 1", RoundProgram, nodes=2, length=32, durations=(1,))
 
 
 def test_closed_round_must_have_its_sets():

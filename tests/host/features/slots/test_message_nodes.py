@@ -1,7 +1,6 @@
 """Rings of which only node 0 has a host: all of the driver by messages, with messages that are lost, and faults."""
 
 import contextlib
-import json
 import random as plain_random
 
 import numpy as np
@@ -23,6 +22,7 @@ from sim.golden import ring as golden
 from sim.link_faults import RandomFaults
 from sim.verilated.build import build_ring
 from tests.host import rings
+from tests.host.features.slots.test_slots import await_packet
 from tests.host.rings import Reference, random
 from tests.messages.measure import CONFIG, MOST, beside_updates, open_nodes
 
@@ -75,17 +75,6 @@ def update(ring, reference, generator, length):
     ring.collectives.fused_update(length)
     reference.step(gradients, SETTINGS)
     reference.compare()
-
-
-def await_packet(simulation, link):
-    """Run until words of a packet are on a link; returns the number of the next but one."""
-    carried = link.status().words_carried
-    for _ in range(5000):
-        simulation.run(18)
-        before, carried = carried, link.status().words_carried
-        if carried - before > 16:
-            return link.status().words_sent + 2
-    raise AssertionError("no packet came")
 
 
 def test_driver():
@@ -198,14 +187,12 @@ def test_cycles():
     assert max(found.taken) <= MOST
 
 
-def test_training(run, monkeypatch, tmp_path):
+def test_training(train, monkeypatch):
     """The main job with --transport messages: the same weights as by the golden model after every step."""
     monkeypatch.setattr(preparation, "NodeConfig", lambda **options: CONFIG)
     monkeypatch.setattr(verilated, "build_ring", build_ring)
-    code, _, err = run("train", "--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
-                         "--transport", "messages", "--optimizer", "sgd", "--threads", 1, "--output", tmp_path)
-    assert (code, err) == (0, "")
-    result = json.loads((tmp_path / "report.json").read_text())
+    _, result = train("--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
+                      "--transport", "messages", "--optimizer", "sgd", "--threads", 1)
     assert (result["links"], result["transport"], result["bit_exact"]) == ("slots", "messages", True)
     assert result["configuration"]["link"]["messages"]
 

@@ -2,7 +2,6 @@
 """Two jobs on one ring of whole nodes: each command's cycles are the same whatever the other job does."""
 
 import json
-import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,6 +26,7 @@ from sim.golden import ring as golden
 from sim.verilated.build import build_ring
 from tests.host import rings
 from tests.host.rings import random
+from tests.refusals import refuses
 
 #: Little memories, and room for the packets of a superframe.
 CONFIG = NodeConfig(
@@ -80,8 +80,7 @@ def test_places(jobs, nodes):
     devices = [SimpleNamespace(config=SimpleNamespace(link=SimpleNamespace(jobs=jobs)))] * nodes
     message = (f"Nodes of a ring of jobs must have 2 jobs, and 2 nodes or more be of each, not {jobs} and {nodes} "
                f"nodes")
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        place_nodes(devices)
+    refuses(message, place_nodes, devices)
 
 
 def test_units():
@@ -89,13 +88,12 @@ def test_units():
     assert [unit.name for unit in units(CONFIG)] == ["rooms", "clock"]
 
 
-def test_training(run, monkeypatch, tmp_path):
+def test_training(succeed, monkeypatch, tmp_path):
     """Two training runs side by side: the weights of each are those of its golden model after every step."""
     monkeypatch.setattr(side_by_side, "NodeConfig", lambda: CONFIG)
     monkeypatch.setattr(verilated, "build_ring", build_ring)  # the library of this file is no other test's
-    code, out, err = run("train", "--nodes", 4, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
-                         "--jobs", 2, "--threads", 1, "--output", tmp_path)
-    assert (code, err) == (0, "")
+    out = succeed("train", "--nodes", 4, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
+                  "--jobs", 2, "--threads", 1, "--output", tmp_path)
     results = [json.loads((tmp_path / f"job-{job}" / "report.json").read_text()) for job in range(JOBS)]
     assert all(result["bit_exact"] and result["configuration"]["link"]["kind"] == "job_slots" for result in results)
     assert results[0]["accuracy"] != results[1]["accuracy"]

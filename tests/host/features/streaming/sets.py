@@ -1,8 +1,21 @@
-"""Sets of relays, as the trainer does them."""
+"""Sets of relays, as the trainer does them, and small examples."""
 
+import numpy as np
+
+from host.models.digits import Dataset
 from host.training.trainer import Trainer
 
-__all__ = ["do", "resume", "state_of"]
+__all__ = ["CLASSES", "WIDTH", "do", "examples", "resume", "state_of"]
+
+WIDTH, CLASSES = 8, 4
+
+
+def examples():
+    """160 examples of linear classes."""
+    generator = np.random.default_rng(7)
+    x = np.maximum(generator.standard_normal((160, WIDTH)), 0).astype(np.float32)
+    labels = (x @ generator.standard_normal((WIDTH, CLASSES))).argmax(axis=1)
+    return Dataset(x, labels, x, labels, CLASSES)
 
 
 def do(run, sets=1):

@@ -13,23 +13,16 @@ from host.features.streaming.edits import Kind, RefusedError, Structure
 from host.features.streaming.lists import first_bases, next_bases
 from host.features.streaming.node_run import NodeRun, worker_of
 from host.features.streaming.run import RelayRun
-from host.models.digits import Dataset
 from host.training.optimizers import SGD
 from tests.host import rings
-from tests.host.features.streaming.sets import do
+from tests.host.features.streaming.sets import CLASSES, WIDTH, do, examples
+from tests.refusals import refuses
 
 RELAY = rings.MIXED["relay"]
-WIDTH, CLASSES, MICROBATCH = 8, 4, 4
+MICROBATCH = 4
 EDITS = 50
 
 open_relay = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, timeout=50_000)
-
-
-def examples():
-    generator = np.random.default_rng(7)
-    x = np.maximum(generator.standard_normal((160, WIDTH)), 0).astype(np.float32)
-    labels = (x @ generator.standard_normal((WIDTH, CLASSES))).argmax(axis=1)
-    return Dataset(x, labels, x, labels, CLASSES)
 
 
 def structure_of(widths=(WIDTH, WIDTH, CLASSES), count=1, **changes):
@@ -145,12 +138,10 @@ def test_a_node_that_refuses():
         for _ in ring.programs.stage(programs):
             pass
         ring.devices[1].load_program(2, [], idle=True)
-        with pytest.raises(WrongProgramError, match=r"^node 1: edit 1 from set 2 on was refused with WRONG_PROGRAM; "
-                                                    r"load the idle bank again, from slot 0 of queue 0 on$"):
-            ring.programs.edit(number=1, set=2)
+        refuses("node 1: edit 1 from set 2 on was refused with WRONG_PROGRAM; load the idle bank again, from slot 0 "
+                "of queue 0 on", ring.programs.edit, number=1, set=2, error=WrongProgramError)
         assert [device.read_fields("PROGRAM_BANK")["pending"] for device in ring.devices] == [0] * 3
-        with pytest.raises(ValueError, match=r"^Programs must be staged before an edit$"):
-            ring.programs.edit(number=2, set=2)
+        refuses("Programs must be staged before an edit", ring.programs.edit, number=2, set=2)
         do(run)
         assert run.compare()
         for number, first, error in ((2, 2, WrongSetError), (2, 4, WrongSetError), (1, 3, OldEditError)):
@@ -197,10 +188,8 @@ def test_no_room():
     with open_relay() as (ring, _):
         run = NodeRun(ring, data, structure_of(worker=small), optimizer=optimizer())
         do(run)
-        with pytest.raises(RefusedError, match=r"^Edit must leave a place for 384 elements of lists among the 960 "
-                                               r"of a worker's activation memory, beside buffers and lists of the "
-                                               r"set that runs$"):
-            run.propose(2, Kind.ADD, WIDTH)
+        refuses("Edit must leave a place for 384 elements of lists among the 960 of a worker's activation memory, "
+                "beside buffers and lists of the set that runs", run.propose, 2, Kind.ADD, WIDTH, error=RefusedError)
         do(run)
         assert not run.log
         assert run.compare()
@@ -213,6 +202,5 @@ def test_places():
     assert first_bases([96, 64, 32]) == [0, 96, 160]
     assert next_bases(old, [0, 96, 160], [old[0], new[0], old[2], new[1]], words=512) == [0, 192, 160, 256]
     assert next_bases(old, [64, 256, 0], [new[1], *old[:2]], words=320) == [32, 64, 256]
-    with pytest.raises(RefusedError, match=r"^Edit must leave a place for a unit of 64 words among the 224 of a "
-                                           r"server beside the 192 of the set that runs$"):
-        next_bases(old, [0, 96, 160], [new[0]], words=224)
+    refuses("Edit must leave a place for a unit of 64 words among the 224 of a server beside the 192 of the set that "
+            "runs", next_bases, old, [0, 96, 160], [new[0]], words=224, error=RefusedError)

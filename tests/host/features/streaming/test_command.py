@@ -1,6 +1,5 @@
 """Layer streaming by `gradring train`: a run on simulated nodes, its report, and what is refused."""
 
-import json
 import os
 import signal
 import time
@@ -13,6 +12,7 @@ from host.models.digits import digits
 from host.run import files
 from host.training import checkpoint
 from tests.host import rings
+from tests.host.results import report
 
 
 def have_small_nodes(monkeypatch):
@@ -22,21 +22,18 @@ def have_small_nodes(monkeypatch):
         worker, server, node_run.worker_of(worker, windows=windows)))
 
 
-def test_run(run, monkeypatch, tmp_path):
+def test_run(train, monkeypatch):
     """The first set leads to the number of microbatches of the others; nodes have the golden bits."""
     have_small_nodes(monkeypatch)
-    code, out, err = run("train", "--schedule", "streaming", "--hidden", "32", "--nodes", 2, "--microbatch", 8,
-                         "--steps", 2, "--format",
-                         "mx4,mx9", "--underflow", "--output", tmp_path)
-    assert (code, err) == (0, "")
+    out, result = train("--schedule", "streaming", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--steps", 2,
+                        "--format", "mx4,mx9", "--underflow")
     assert "nodes have the bits of golden ones · edit 1, from set 1 on: microbatches" in out
-    found = json.loads((tmp_path / "report.json").read_text())
-    assert found["bit_exact"] is True
-    assert found["widths"] == [64, 32, 10]
-    assert found["start"]["formats"] == ["mx4", "mx9"]
-    assert found["sets"] == len(found["per_step"]) == len(found["losses"]) == 2
-    assert found["per_step"][1]["microbatches"] == found["per_step"][0]["chosen"] == found["edits"][0]["value"]
-    assert all(0 <= one["stall"] < 1 and one["cycles"] < one["with_host"] for one in found["per_step"])
+    assert result["bit_exact"] is True
+    assert result["widths"] == [64, 32, 10]
+    assert result["start"]["formats"] == ["mx4", "mx9"]
+    assert result["sets"] == len(result["per_step"]) == len(result["losses"]) == 2
+    assert result["per_step"][1]["microbatches"] == result["per_step"][0]["chosen"] == result["edits"][0]["value"]
+    assert all(0 <= one["stall"] < 1 and one["cycles"] < one["with_host"] for one in result["per_step"])
 
 
 OPTIONS = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", "--plateau", "--underflow")
@@ -70,11 +67,7 @@ def signalled(monkeypatch):
     return ask
 
 
-def report(folder):
-    return json.loads((folder / "report.json").read_text())
-
-
-def test_goes_on(run, signalled, tmp_path):
+def test_goes_on(run, succeed, signalled, tmp_path):
     """A run that is interrupted in its second set ends after it, and goes on with far memories of another pace; its
     log leads to its digest on golden nodes. A checkpoint of a run with other options is refused."""
     options = (*OPTIONS, "--output", tmp_path)
@@ -86,9 +79,8 @@ def test_goes_on(run, signalled, tmp_path):
     assert (found["interrupted"], found["sets"], len(found["per_step"]), found["bit_exact"]) == (True, 2, 2, True)
     assert experiment.replay_log(digits(), found).digest == found["digest"]
     signalled(signal.SIGTERM, at=3)  # a run that is complete is not interrupted
-    code, out, err = run("train", "--schedule", "streaming", "--steps", 3, "--resume", "--server-far", 1,
-                         "--checkpoint", 3, *options)
-    assert (code, err) == (0, "")
+    out = succeed("train", "--schedule", "streaming", "--steps", 3, "--resume", "--server-far", 1, "--checkpoint", 3,
+                  *options)
     assert "the run continues from there" in out
     found = report(tmp_path)
     assert (found["interrupted"], found["bit_exact"]) == (False, True)

@@ -8,6 +8,7 @@ import pytest
 from hdl.compression.registry import FETCH_FORMATS
 from host.features.streaming.edits import Banks, Edit, Kind, RefusedError, Structure, edited, make_edit
 from host.features.streaming.plan import Worker
+from tests.refusals import refuses
 
 WORKER = Worker(weight_words=2 * 4160, gradient_words=2 * 4160, activation_words=8192, far_words=1 << 17)
 
@@ -42,8 +43,7 @@ def test_a_bank_changes_at_its_set():
     base = structure()
     node, one = Banks(base), edit(base, Kind.RATE, 0.5, first=2)
     node.begin(0)
-    with pytest.raises(RefusedError, match=r"^Edit must hold from set 1 on while set 0 runs, not from 2$"):
-        node.receive(one)
+    refuses("Edit must hold from set 1 on while set 0 runs, not from 2", node.receive, one, error=RefusedError)
     node.begin(1)
     assert node.receive(one) == 1
     assert node.current is base
@@ -61,34 +61,31 @@ def test_refusals_of_a_node():
     node.receive(one)
     made = node.following
     for wrong, message in [
-            (one, r"Edit must be a new one behind number 1, not 1"),
-            (dataclasses.replace(one, number=2, set=0), r"Edit must hold from set 1 on while set 0 runs, not from 0"),
+            (one, "Edit must be a new one behind number 1, not 1"),
+            (dataclasses.replace(one, number=2, set=0), "Edit must hold from set 1 on while set 0 runs, not from 0"),
             (dataclasses.replace(one, number=2, layer=4, kind=Kind.FORMAT, value="mx4"),
-             r"Edit's layer must be 1 to 3, not 4"),
+             "Edit's layer must be 1 to 3, not 4"),
             (dataclasses.replace(one, number=2, digest="0"), f"Edit must lead to the program {made.digest}, not 0")]:
-        with pytest.raises(RefusedError, match=f"^{message}$"):
-            node.receive(wrong)
+        refuses(message, node.receive, wrong, error=RefusedError)
         assert node.following is made
     assert node.begin(1) is made
-    with pytest.raises(ValueError, match=r"^Sets must follow each other, 2, not 3$"):
-        node.begin(3)
+    refuses("Sets must follow each other, 2, not 3", node.begin, 3)
 
 
 @pytest.mark.parametrize(("layer", "kind", "value", "message"), [
-    (2, Kind.ADD, 32, r"Edit must add a layer of 64 outputs in front of layer 2, not of 32"),
-    (0, Kind.ADD, 64, r"Edit's layer must be 1 to 3, not 0"),
-    (3, Kind.REMOVE, 0, r"Edit must remove a layer with as many outputs as inputs, and not the last, not layer 3 of "
-                        r"\(64, 64, 64, 10\)"),
-    (1, Kind.FORMAT, "fp8", r"Format must be one of raw, mx4, mx6, mx9, not 'fp8'"),
-    (0, Kind.RATE, -1.0, r"Rate must be a finite number of zero or more, not -1.0"),
-    (0, Kind.RATE, "fast", r"Value of rate must be a number, not 'fast'"),
-    (1, Kind.RATE, 0.5, r"Layer of rate must be 0, not 1"),
-    (0, Kind.MICROBATCHES, 0, r"Microbatches must be 1 or more, not 0"),
-    (0, Kind.MICROBATCHES, 1000, r"Activations of 1000 microbatches of 8 must take at most the 131,072 words of a "
-                                 r"worker's far memory, not 2,112,000")])
+    (2, Kind.ADD, 32, "Edit must add a layer of 64 outputs in front of layer 2, not of 32"),
+    (0, Kind.ADD, 64, "Edit's layer must be 1 to 3, not 0"),
+    (3, Kind.REMOVE, 0, "Edit must remove a layer with as many outputs as inputs, and not the last, not layer 3 of "
+                        "(64, 64, 64, 10)"),
+    (1, Kind.FORMAT, "fp8", "Format must be one of raw, mx4, mx6, mx9, not 'fp8'"),
+    (0, Kind.RATE, -1.0, "Rate must be a finite number of zero or more, not -1.0"),
+    (0, Kind.RATE, "fast", "Value of rate must be a number, not 'fast'"),
+    (1, Kind.RATE, 0.5, "Layer of rate must be 0, not 1"),
+    (0, Kind.MICROBATCHES, 0, "Microbatches must be 1 or more, not 0"),
+    (0, Kind.MICROBATCHES, 1000, "Activations of 1000 microbatches of 8 must take at most the 131,072 words of a "
+                                 "worker's far memory, not 2,112,000")])
 def test_edits_that_no_program_has(layer, kind, value, message):
-    with pytest.raises(RefusedError, match=f"^{message}$"):
-        edited(structure(), layer, kind, value)
+    refuses(message, edited, structure(), layer, kind, value, error=RefusedError)
 
 
 def test_logs():
@@ -97,13 +94,11 @@ def test_logs():
     assert Structure.parse(structure().described()) == structure()
     assert one.line == "edit 1, from set 1 on: format of layer 1 mx6"
     for changes, message in [
-            ({"kind": "grow"}, r"Edit must be one of add, remove, format, microbatches, rate, not 'grow'"),
-            ({"set": -1}, r"Edit's set must be a number of zero or more, not -1"),
-            ({"number": True}, r"Edit's number must be a number of zero or more, not True")]:
-        with pytest.raises(RefusedError, match=f"^{message}$"):
-            Edit.parse({**one.described(), **changes})
-    with pytest.raises(RefusedError, match=r"^Edit must have number, set, layer, kind, value, digest, not \[\]$"):
-        Edit.parse([])
+            ({"kind": "grow"}, "Edit must be one of add, remove, format, microbatches, rate, not 'grow'"),
+            ({"set": -1}, "Edit's set must be a number of zero or more, not -1"),
+            ({"number": True}, "Edit's number must be a number of zero or more, not True")]:
+        refuses(message, Edit.parse, {**one.described(), **changes}, error=RefusedError)
+    refuses("Edit must have number, set, layer, kind, value, digest, not []", Edit.parse, [], error=RefusedError)
 
 
 def random_edit(base, generator, **place):

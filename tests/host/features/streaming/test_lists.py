@@ -16,6 +16,7 @@ from sim.golden.features.programs.program import timeline
 from sim.golden.features.streaming.relay import Server, relay_set
 from sim.golden.features.streaming.relay_nodes import RelayNodes
 from sim.golden.nodes import Placed
+from tests.refusals import refuses
 
 ARRAY = Array(rows=4, lanes=4)
 SETTINGS = ring.settings(1, gradient_scale=0.125, learning_rate=0.1, clip=np.inf, first_decay=0.9)
@@ -127,8 +128,7 @@ def test_formats():
 def test_nodes_that_expect_different_formats():
     bench = Bench([16, 10], workers=1, count=1, microbatch=4)
     command = Placed("BROADCAST", [{"length": 32, "root": 1, "format": 1}, {"length": 32, "root": 1}], True)
-    with pytest.raises(ValueError, match=r"^Format of a BROADCAST must be one on all nodes, not \[0, 1\]$"):
-        bench.nodes.execute(command, [0, 1])
+    refuses("Format of a BROADCAST must be one on all nodes, not [0, 1]", bench.nodes.execute, command, [0, 1])
 
 
 def test_bits_are_those_without_recomputing():

@@ -7,6 +7,7 @@ import pytest
 from host.features.compute.memory.checker import overlaps
 from host.features.streaming.plan import RelayPlan, Worker, check_server, cut, largest_microbatch, make_relay_plan
 from sim.golden.features.streaming.relay import Unit, units_of
+from tests.refusals import refuses
 
 #: Room for layers of 64 x 64.
 WORKER = Worker(weight_words=8320, gradient_words=8320, activation_words=8192, far_words=1 << 16)
@@ -53,9 +54,8 @@ def test_far_memory():
 def test_largest_microbatch():
     found = make_relay_plan([64] * 4 + [10], worker=WORKER, count=3)
     assert found.microbatch == 16
-    with pytest.raises(ValueError, match=r"^Microbatches of 17 and lists must take at most the "
-                                         r"8,192 elements of a worker's activation memory, not 8,448$"):
-        plan(microbatch=17)
+    refuses("Microbatches of 17 and lists must take at most the 8,192 elements of a worker's activation memory, not "
+            "8,448", plan, microbatch=17)
     assert make_relay_plan([64] * 4 + [10], worker=WORKER, count=3, most=8).microbatch == 8
     narrow = dataclasses.replace(WORKER, far_words=8192)
     assert make_relay_plan([64] * 4 + [10], worker=narrow, count=3).microbatch == 8
@@ -91,35 +91,24 @@ def test_parts_share_no_window_with_the_execution_before():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match=r"^Layer 1 must be of parts of 4 outputs that fit into a window of 256 "
-                                         r"words, not take 288 for one$"):
-        cut([64, 8, 10], window=256, lanes=4)
-    with pytest.raises(ValueError, match=r"^Last layer must fit into a window of 640 words, since its loss needs all "
-                                         r"outputs, not take 672$"):
-        cut([64, 64, 10], window=640, lanes=4)
-    with pytest.raises(ValueError, match=r"^Inputs and widths of hidden layers must be multiples of the 4 lanes of "
-                                         r"workers, not 30$"):
-        cut([64, 30, 10], window=4160, lanes=4)
-    with pytest.raises(ValueError, match=r"^Outputs of the last layer must be at most 64 on workers, not 65$"):
-        cut([64, 65], window=8320, lanes=4)
-    with pytest.raises(ValueError, match=r"^Server must have a far memory of 14,496 words for weights and state, not "
-                                         r"0$"):
-        check_server(units_of([64, 64, 10]), planes=2, far_words=0)
+    refuses("Layer 1 must be of parts of 4 outputs that fit into a window of 256 words, not take 288 for one", cut,
+            [64, 8, 10], window=256, lanes=4)
+    refuses("Last layer must fit into a window of 640 words, since its loss needs all outputs, not take 672", cut,
+            [64, 64, 10], window=640, lanes=4)
+    refuses("Inputs and widths of hidden layers must be multiples of the 4 lanes of workers, not 30", cut,
+            [64, 30, 10], window=4160, lanes=4)
+    refuses("Outputs of the last layer must be at most 64 on workers, not 65", cut, [64, 65], window=8320, lanes=4)
+    refuses("Server must have a far memory of 14,496 words for weights and state, not 0", check_server,
+            units_of([64, 64, 10]), planes=2, far_words=0)
     check_server(units_of([64, 64, 10]), planes=2, far_words=14_496)
     with pytest.raises(ValueError, match=r"^Resident units must be at most the 3 windows of a worker, not 5$"):
         make_relay_plan([16] * 6, worker=dataclasses.replace(WORKER, windows=3), count=1)
-    with pytest.raises(ValueError, match=r"^Windows of a worker must be 2 or more, not 1$"):
-        dataclasses.replace(WORKER, windows=1)
-    with pytest.raises(ValueError, match=r"^Activations of 3 microbatches of 8 must take at most the 4,096 "
-                                         r"words of a worker's far memory, not 7,872$"):
-        plan(worker=dataclasses.replace(WORKER, far_words=4096))
-    with pytest.raises(ValueError, match=r"^Microbatches of 1 and lists must take at most the 256 "
-                                         r"elements of a worker's activation memory, not 768$"):
-        make_relay_plan([64, 64, 10], worker=dataclasses.replace(WORKER, activation_words=256), count=1)
-    with pytest.raises(ValueError, match=r"^Microbatches must be 1 or more, not 0$"):
-        plan(count=0)
-    with pytest.raises(ValueError, match=r"^Microbatch must be of 1 to 4,095 examples, not 0$"):
-        plan(microbatch=0)
-    with pytest.raises(ValueError, match=r"^Examples must be 1 or more, not 0$"):
-        largest_microbatch(units_of([64, 10]), worker=WORKER, most=0)
+    refuses("Windows of a worker must be 2 or more, not 1", dataclasses.replace, WORKER, windows=1)
+    refuses("Activations of 3 microbatches of 8 must take at most the 4,096 words of a worker's far memory, not "
+            "7,872", plan, worker=dataclasses.replace(WORKER, far_words=4096))
+    refuses("Microbatches of 1 and lists must take at most the 256 elements of a worker's activation memory, not 768",
+            make_relay_plan, [64, 64, 10], worker=dataclasses.replace(WORKER, activation_words=256), count=1)
+    refuses("Microbatches must be 1 or more, not 0", plan, count=0)
+    refuses("Microbatch must be of 1 to 4,095 examples, not 0", plan, microbatch=0)
+    refuses("Examples must be 1 or more, not 0", largest_microbatch, units_of([64, 10]), worker=WORKER, most=0)
     assert isinstance(plan(), RelayPlan)

@@ -12,6 +12,7 @@ from host.models.digits import digits
 from host.training.optimizers import SGD, Adam
 from sim.golden.features.streaming.relay import Counts
 from tests.host.features.streaming.sets import do
+from tests.refusals import refuses
 
 DATA = digits()
 
@@ -116,8 +117,7 @@ def test_plateau():
              for number, loss in enumerate((4, 4, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1))]
     change = [(3, Kind.ADD, 16)]
     assert found == [[]] * 8 + [change] + [[]] * 3 + [change]
-    with pytest.raises(ValueError, match=r"^Sets and layers of a plateau must be at least 1 and 0, not 0 and 1$"):
-        Plateau(sets=0)
+    refuses("Sets and layers of a plateau must be at least 1 and 0, not 0 and 1", Plateau, sets=0)
 
 
 def test_underflow():

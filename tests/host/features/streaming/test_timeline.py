@@ -15,6 +15,7 @@ from host.features.streaming.timeline import (
     uniform,
 )
 from sim.golden.features.streaming.relay import Unit, accesses, units_of
+from tests.refusals import refuses
 
 #: A 64 x 64 layer, 16 units, microbatches of 8, and 4 workers.
 LAYER = Unit(1, 64, 64)
@@ -104,13 +105,8 @@ def test_parts_of_a_layer():
 
 
 def test_wrong_parameters():
-    with pytest.raises(ValueError, match=r"^Microbatches must be 1 or more, not 0$"):
-        uniform(2, COSTS, 0)
-    with pytest.raises(ValueError, match=r"^Units must be one or more, each with its costs, not 0 with 0$"):
-        relay_run([], [], 1)
-    with pytest.raises(ValueError, match=r"^Units must be one or more, not none$"):
-        microbatches([])
-    with pytest.raises(ValueError, match=r"^Workers must be 1 or more, not 0$"):
-        link_cycles(32, workers=0)
-    with pytest.raises(ValueError, match=r"^Rate of the server's far memory must be above zero, not 0$"):
-        link_cycles(32, workers=1, rate=0)
+    refuses("Microbatches must be 1 or more, not 0", uniform, 2, COSTS, 0)
+    refuses("Units must be one or more, each with its costs, not 0 with 0", relay_run, [], [], 1)
+    refuses("Units must be one or more, not none", microbatches, [])
+    refuses("Workers must be 1 or more, not 0", link_cycles, 32, workers=0)
+    refuses("Rate of the server's far memory must be above zero, not 0", link_cycles, 32, workers=1, rate=0)

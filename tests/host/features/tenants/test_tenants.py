@@ -20,6 +20,7 @@ from host.driver.errors import (
 from host.features.programs.ring_programs import edit_words
 from host.features.tenants.tenants import NotAtRestError, TenantHost
 from tests.host.rings import CONFIGS, open_nodes
+from tests.refusals import refuses
 
 CONFIG = CONFIGS["engines"]
 MINE = {"gradients": (64, 64), "weights": (32, 512)}
@@ -240,22 +241,15 @@ def test_windows_are_scrubbed(node):
 
 def test_arguments(shared):
     device, host = shared
-    with pytest.raises(ValueError, match=r"^Tenant must be between 1 and 2, not 0$"):
-        host.grant(0, {})
-    with pytest.raises(ValueError, match=r"^Tenant must be between 0 and 2, not 3$"):
-        host.change(3)
-    with pytest.raises(ValueError, match=r"^Memory of a window must be one of gradients, weights, state_0, "
-                                         r"activations, not 'trace'$"):
-        host.grant(1, {"trace": (0, 32)})
-    with pytest.raises(ValueError, match=r"^Window must be of multiples of 32 within the 2048 elements of weights, "
-                                         r"not 2048 from 32 on$"):
-        host.grant(1, {"weights": (32, 2048)})
+    refuses("Tenant must be between 1 and 2, not 0", host.grant, 0, {})
+    refuses("Tenant must be between 0 and 2, not 3", host.change, 3)
+    refuses("Memory of a window must be one of gradients, weights, state_0, activations, not 'trace'", host.grant, 1,
+            {"trace": (0, 32)})
+    refuses("Window must be of multiples of 32 within the 2048 elements of weights, not 2048 from 32 on", host.grant,
+            1, {"weights": (32, 2048)})
     host.grant(2, {"weights": (32, 64)})
-    with pytest.raises(ValueError, match=r"^Window of tenant 1 in weights must be apart from that of tenant 2, 64 "
-                                         r"from 32 on, not 32 from 64 on$"):
-        host.grant(1, {"weights": (64, 32)})
+    refuses("Window of tenant 1 in weights must be apart from that of tenant 2, 64 from 32 on, not 32 from 64 on",
+            host.grant, 1, {"weights": (64, 32)})
     host.withdraw(2)
     other = Device(device.transport, NodeConfig())
-    message = r"^Nodes must have two tenants: take a configuration with feature Tenants\(\)$"
-    with pytest.raises(ValueError, match=message):
-        TenantHost([other])
+    refuses("Nodes must have two tenants: take a configuration with feature Tenants()", TenantHost, [other])

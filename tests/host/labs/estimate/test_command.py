@@ -1,20 +1,20 @@
 """The command `gradring lab estimate`."""
 
+import functools
 import json
 import re
-import sys
 from fractions import Fraction
 
 import pytest
 
-from host import cli
-from host.labs.estimate import machine, program
+from host.labs.estimate import machine
 from host.labs.estimate.machine import Machine
+from host.labs.estimate.program import NETWORKS
 from tests.host.rings import CONFIGS, library
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(program, monkeypatch, tmp_path):
     """Run the program: exit code, standard output, standard error."""
     monkeypatch.setattr(machine, "built", lambda chosen, announce=None: library(chosen.node))
     node = CONFIGS["engines"]
@@ -23,17 +23,8 @@ def run(monkeypatch, capsys, tmp_path):
         Machine(name=name, node=node, link=Fraction(1, 2), latency=latency)
         for name, latency in (("near", 16), ("far", 400))))
     monkeypatch.setattr(machine, "RATIOS", ((8, 16),))
-    monkeypatch.setitem(program.NETWORKS, 256, (8, 16, 5))
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["gradring", "lab", "estimate", "--output", str(tmp_path),
-                                          *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return call
+    monkeypatch.setitem(NETWORKS, 256, (8, 16, 5))
+    return functools.partial(program, "lab", "estimate", "--output", tmp_path)
 
 
 def test_run(run, tmp_path):

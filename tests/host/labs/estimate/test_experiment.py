@@ -11,6 +11,7 @@ from host.labs.estimate.experiment import Bench, check_delay, compare, rates_of,
 from host.labs.estimate.machine import EXECUTION, TARGETS, Machine, Opened, SlowPortNode, opened
 from host.labs.estimate.program import Case, compute_cycles, prepare
 from tests.host.rings import CONFIGS, library
+from tests.refusals import refuses
 
 NODE = CONFIGS["engines"]
 FAST, SLOW = Machine(name="fast", node=NODE), Machine(name="slow link", node=NODE, link=Fraction(1, 2), latency=64)
@@ -122,9 +123,7 @@ def test_compute_cycles():
 def test_refused():
     """Nothing is built for a target that cannot be run or estimated."""
     far = dataclasses.replace(FAST, name="far", latency=272)
-    with pytest.raises(ValueError, match=r"^Latency of far must be 16 to 271 cycles, which links can be delayed to, "
-                                         r"not 272$"):
-        check_delay(FAST, far)
+    refuses("Latency of far must be 16 to 271 cycles, which links can be delayed to, not 272", check_delay, FAST, far)
     for name, options, case, message in (
             ("one queue", {"programs": None, "features": ()}, CASES[0],
              "must have two queues to run programs, not 1"),
@@ -138,10 +137,8 @@ def test_refused():
         with pytest.raises(ValueError, match=rf"{name}.* {message}|^{name} {message}"):
             rates_of(FAST, target, [case])
     plain = Machine(name="plain", node=NODE.replace(features=()))
-    with pytest.raises(ValueError, match=r"^Nodes of plain must have throttles to estimate$"):
-        Bench(Opened(plain, None))
-    with pytest.raises(ValueError, match=r"^Cycles of a word must be an integer of at least 2, not 1$"):
-        SlowPortNode(NODE, cycles=1)
+    refuses("Nodes of plain must have throttles to estimate", Bench, Opened(plain, None))
+    refuses("Cycles of a word must be an integer of at least 2, not 1", SlowPortNode, NODE, cycles=1)
     assert list(SlowPortNode(NODE, cycles=2).signature.members) == list(Node(NODE).signature.members)
 
 

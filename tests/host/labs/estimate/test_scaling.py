@@ -3,6 +3,7 @@ from fractions import Fraction
 import pytest
 
 from host.labs.estimate.scaling import Throttled, estimate, throttled
+from tests.refusals import refuses
 
 HALF = Fraction(1, 2)
 
@@ -39,17 +40,16 @@ def test_alpha_above_one():
 
 
 @pytest.mark.parametrize(("execution", "target", "message"), [
-    (rates(4, 0, 4), rates(4, 1, 4), r"^Rate link of the execution machine must be positive, not 0$"),
-    (rates(4, 1, 4), rates(4, 1, 0), r"^Rate memory of the target must be positive, not 0$"),
-    (rates(4, 1, 4), {"link": Fraction(1)}, r"^Machines must have rates of the same parts, not compute, link, memory "
-                                            r"and link$"),
-    ({}, {}, r"^Machines must have rates of the same parts, not none and none$"),
-    (rates(4, 1, 4), rates(1 << 18, 1, 4), r"^Throttle of link must be at least 1 of 65,536 cycles, not 0.5: the "
-                                           r"target is too far from the execution machine$"),
+    (rates(4, 0, 4), rates(4, 1, 4), "Rate link of the execution machine must be positive, not 0"),
+    (rates(4, 1, 4), rates(4, 1, 0), "Rate memory of the target must be positive, not 0"),
+    (rates(4, 1, 4), {"link": Fraction(1)}, "Machines must have rates of the same parts, not compute, link, memory "
+                                            "and link"),
+    ({}, {}, "Machines must have rates of the same parts, not none and none"),
+    (rates(4, 1, 4), rates(1 << 18, 1, 4), "Throttle of link must be at least 1 of 65,536 cycles, not 0.5: the "
+                                           "target is too far from the execution machine"),
 ])
 def test_refused(execution, target, message):
-    with pytest.raises(ValueError, match=message):
-        throttled(execution, target).registers(slower=2)
+    refuses(message, lambda: throttled(execution, target).registers(slower=2))
 
 
 def test_least_rate():

@@ -11,6 +11,7 @@ from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.trainer import train
 from tests.host.golden import GoldenRing
+from tests.refusals import refuses
 
 CONFIG = TrainingConfig(max_steps=6, batch=10, hidden=(7, 6), optimizer=SGD(learning_rate=0.3, momentum=0.9))
 
@@ -71,5 +72,4 @@ def test_errors(run, options, message):
 
 
 def test_masks_are_refused():
-    with pytest.raises(ValueError, match=r"^Workload must be one without masks$"):
-        no_masks([], 0.0)
+    refuses("Workload must be one without masks", no_masks, [], 0.0)

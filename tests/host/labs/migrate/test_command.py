@@ -10,7 +10,7 @@ from sim.verilated.board import RATES
 from tests.host import rings
 
 
-def test_run(run, monkeypatch, tmp_path):
+def test_run(succeed, monkeypatch, tmp_path):
     """From a board, for which a ring of this process stands here: tests/host/migration/test_board.py has one."""
     asked = []
 
@@ -22,10 +22,8 @@ def test_run(run, monkeypatch, tmp_path):
     monkeypatch.setattr(command, "open_session", opened)
     key = tmp_path / "key"
     key.write_bytes(b"secret of the operator, 32 bytes")
-    code, out, err = run("lab", "migrate", "--nodes", 2, "--steps", 4, "--after", 2, "--optimizer", "adam",
-                         "--weights", "mx9", "--gradients", "mx9", "--key", key, "--source", "board", "--output",
-                         tmp_path / "out")
-    assert (code, err) == (0, "")
+    out = succeed("lab", "migrate", "--nodes", 2, "--steps", 4, "--after", 2, "--optimizer", "adam", "--weights",
+                  "mx9", "--gradients", "mx9", "--key", key, "--source", "board", "--output", tmp_path / "out")
     assert asked == ["verilated", "board", "verilated"]
     assert "moved after step 2 of 4 · final weights, state and losses have the bits of the run that stayed" in out
     text = (tmp_path / "out" / "migrate.json").read_text()

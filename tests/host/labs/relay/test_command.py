@@ -10,9 +10,8 @@ from sim.verilated.native import Arithmetic
 from tests.host import rings
 
 
-def test_results_and_replay(run, tmp_path):
-    code, out, err = run("lab", "relay", "--seeds", 1, "--epochs", 1, "--output", tmp_path)
-    assert (code, err) == (0, "")
+def test_results_and_replay(run, succeed, tmp_path):
+    out = succeed("lab", "relay", "--seeds", 1, "--epochs", 1, "--output", tmp_path)
     assert "accuracies: golden nodes, which have the bits of gateware; cycles and stalls: modelled\n" in out
     found = json.loads((tmp_path / "relay.json").read_text())
     assert [row["stall"][2] for row in found["stalls"]] == [0, 0, 0]
@@ -29,7 +28,7 @@ def test_results_and_replay(run, tmp_path):
     assert out.endswith("ANOTHER run\n")
 
 
-def test_nodes(run, monkeypatch, tmp_path):
+def test_nodes(succeed, monkeypatch, tmp_path):
     """A case on two simulated workers and their server has the golden losses, weights and edits."""
     worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
     monkeypatch.setattr(experiment, "relay_nodes", lambda **sizes: node_run.RelayNodes(
@@ -39,8 +38,7 @@ def test_nodes(run, monkeypatch, tmp_path):
     learned = experiment.learn_on_nodes
     monkeypatch.setattr(experiment, "learn_on_nodes", lambda *given, **options: learned(
         *given, **options, arithmetic=Arithmetic.GATEWARE))
-    code, out, err = run("lab", "relay", "--seeds", 1, "--epochs", 1, "--nodes", "--output", tmp_path)
-    assert (code, err) == (0, "")
+    out = succeed("lab", "relay", "--seeds", 1, "--epochs", 1, "--nodes", "--output", tmp_path)
     found = json.loads((tmp_path / "relay.json").read_text())
     [row] = found["nodes"]
     assert (row["name"], row["sets"], row["bit_exact"]) == ("64-10, a plateau adds a layer", 30, True)

@@ -1,13 +1,12 @@
 # amaranth: UnusedElaboratable=no
 """The command `gradring lab sweep`: its options, and the exit code after failures."""
 
+import functools
 import json
 import re
-import sys
 
 import pytest
 
-from host import cli
 from host.labs.sweep import execution
 from host.labs.sweep import plan as sweep
 from host.labs.sweep.jobs import Ended, Job, JobKind
@@ -19,17 +18,9 @@ RUN = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, needs=("build",
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Run the program: exit code, standard output, standard error."""
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["gradring", "lab", "sweep", "--output", str(tmp_path),
-                                          *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return call
+def run(program, tmp_path):
+    """Run the command: exit code, standard output, standard error."""
+    return functools.partial(program, "lab", "sweep", "--output", tmp_path)
 
 
 class TestCommand:
@@ -53,7 +44,7 @@ class TestCommand:
     def test_compute_formats(self, run, options, message):
         assert run("--compute-formats", "mx9,mx5", *options)[::2] == (1, f"error: {message}\n")
 
-    def test_formats_of_products(self, run, monkeypatch, tmp_path):
+    def test_formats_of_products(self, run, tmp_path):
         """They have rows and tables of their own, and are in every result."""
         config = SweepConfig(formats=("zero_value",), nodes=(2,), workloads=(WorkloadName.DIGITS,),
                              compute_formats=("fp32", "mx9"))

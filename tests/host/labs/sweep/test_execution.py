@@ -20,6 +20,7 @@ from host.labs.sweep import jobs as sweep_jobs
 from host.labs.sweep.jobs import Job, JobKind, load, store
 from sim.verilated.processes import is_alive
 from tests.host.rings import library
+from tests.refusals import refuses
 
 TIMEOUT = 240
 
@@ -100,8 +101,7 @@ class TestExecute:
         assert execution.execute([RUN], tmp_path, ended=lambda *_: pytest.fail("a job was done again")) == []
 
     def test_number_of_processes(self, tmp_path):
-        with pytest.raises(ValueError, match=r"^Jobs at a time must be at least 1, not 0$"):
-            execution.execute([RUN], tmp_path, processes=0)
+        refuses("Jobs at a time must be at least 1, not 0", execution.execute, [RUN], tmp_path, processes=0)
 
 
 def test_estimate(tmp_path):
@@ -130,58 +130,57 @@ cli.main()
 """
 
 
-class TestResume:
-    def test_after_a_kill_and_an_interruption(self, tmp_path):
-        """Each start does the jobs that are left, and no process outlives it."""
-        output = tmp_path / "sweep"
-        jobs = output / "jobs"
-        command = [sys.executable, "-c", PROGRAM, "lab", "sweep", "--formats", "raw", "--workload", "digits",
-                   "--nodes", "2,3,4,5,6,7,8", "--epochs", "1", "--jobs", "1", "--no-synth", "--output", str(output)]
-        environment = {**os.environ, "PYTHONPATH": str(sweep_jobs.ROOT)}
+def test_resume_after_a_kill_and_an_interruption(tmp_path):
+    """Each start does the jobs that are left, and no process outlives it."""
+    output = tmp_path / "sweep"
+    jobs = output / "jobs"
+    command = [sys.executable, "-c", PROGRAM, "lab", "sweep", "--formats", "raw", "--workload", "digits",
+               "--nodes", "2,3,4,5,6,7,8", "--epochs", "1", "--jobs", "1", "--no-synth", "--output", str(output)]
+    environment = {**os.environ, "PYTHONPATH": str(sweep_jobs.ROOT)}
 
-        def finished():
-            return {path.name.partition("-epochs")[0]: path.stat().st_mtime_ns for path in jobs.glob("run-*.json")}
+    def finished():
+        return {path.name.partition("-epochs")[0]: path.stat().st_mtime_ns for path in jobs.glob("run-*.json")}
 
-        @contextlib.contextmanager
-        def started():
-            with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  text=True) as process:
-                try:
-                    yield process
-                finally:
-                    process.kill()
+    @contextlib.contextmanager
+    def started():
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
-        def end(process, count, number):
-            """Send a signal once ``count`` runs have ended, and return the output of the process."""
-            wait(lambda: len(finished()) >= count or process.poll() is not None, "no run has ended")
-            workers = children(process.pid)
-            process.send_signal(number)
-            out, _ = process.communicate(timeout=240)
-            wait(lambda: not any(map(is_alive, workers)), "a process has outlived the sweep")
-            return out
+    def end(process, count, number):
+        """Send a signal once ``count`` runs have ended, and return the output of the process."""
+        wait(lambda: len(finished()) >= count or process.poll() is not None, "no run has ended")
+        workers = children(process.pid)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=240)
+        wait(lambda: not any(map(is_alive, workers)), "a process has outlived the sweep")
+        return out
 
-        library(NodeConfig())
-        runs = [f"run-digits-raw+zero_value-n{nodes}" for nodes in range(2, 9)]
-        kept = {}
-        for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
-            with started() as process:
-                out = end(process, len(kept) + 1, number)
-            assert process.returncode == code, out
-            found = finished()
-            assert set(runs) > found.keys() > kept.keys()
-            assert found.items() >= kept.items()
-            kept = found
-            assert not (output / "sweep.json").exists()
+    library(NodeConfig())
+    runs = [f"run-digits-raw+zero_value-n{nodes}" for nodes in range(2, 9)]
+    kept = {}
+    for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
         with started() as process:
-            out, _ = process.communicate(timeout=TIMEOUT)
-        assert process.returncode == 0, out
+            out = end(process, len(kept) + 1, number)
+        assert process.returncode == code, out
         found = finished()
-        assert found.keys() == set(runs)
+        assert set(runs) > found.keys() > kept.keys()
         assert found.items() >= kept.items()
-        lines = [line.split()[3] for line in out.splitlines() if re.match(r" *\d+ of ", line)]
-        assert [line.partition("-epochs")[0] for line in lines if line.startswith("run")] == [
-            run for run in runs if run not in kept]
-        rows = json.loads((output / "sweep.json").read_text())["rows"]
-        assert [row["nodes"] for row in rows] == list(range(2, 9))
-        assert all(row["bit_exact"] is True and row["steps"] == 12 and row["words_ratio"] == 1 for row in rows)
-        assert (output / "sweep.png").stat().st_size > 10_000
+        kept = found
+        assert not (output / "sweep.json").exists()
+    with started() as process:
+        out, _ = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, out
+    found = finished()
+    assert found.keys() == set(runs)
+    assert found.items() >= kept.items()
+    lines = [line.split()[3] for line in out.splitlines() if re.match(r" *\d+ of ", line)]
+    assert [line.partition("-epochs")[0] for line in lines if line.startswith("run")] == [
+        run for run in runs if run not in kept]
+    rows = json.loads((output / "sweep.json").read_text())["rows"]
+    assert [row["nodes"] for row in rows] == list(range(2, 9))
+    assert all(row["bit_exact"] is True and row["steps"] == 12 and row["words_ratio"] == 1 for row in rows)
+    assert (output / "sweep.png").stat().st_size > 10_000

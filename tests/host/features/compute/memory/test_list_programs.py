@@ -23,6 +23,7 @@ from host.features.compute.memory.plan import strict as rule
 from host.features.programs.schedules import Copies
 from host.models.layer_shapes import layers_of
 from sim.golden.features.compute.compute import Engine, pack
+from tests.refusals import refuses
 
 ARRAY = Array(rows=4, lanes=4)
 ENGINE = Engine(rows=4, lanes=4)
@@ -126,9 +127,8 @@ class TestRefused:
         program = lists_of(8, 4, 3).programs[0]
         words = program.words.copy()
         words[0] = 9
-        with pytest.raises(PlanError, match=rf"^List at {program.base} must be one that nodes run, and its "
-                                            rf"instruction 0 is wrong$"):
-            dataclasses.replace(program, words=words).check(lists_of(8, 4, 3).plan, ENGINE)
+        refuses(f"List at {program.base} must be one that nodes run, and its instruction 0 is wrong",
+                dataclasses.replace(program, words=words).check, lists_of(8, 4, 3).plan, ENGINE, error=PlanError)
 
     def test_lists_inside_of_the_plan(self):
         lists = lists_of(8, 4, 3)
