@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
     @property
     def missing(self) -> list[str]:
-        """Those of them that are not in this copy, without which it is not listed."""
+        """Features that are not in this copy, without which the command is not listed."""
         return [name for name in self.features if name not in FEATURES]
 
 
@@ -74,7 +74,7 @@ class _Commands(Mapping[str, Any]):
         return (name for name, entry in self._entries.items() if not entry.missing)
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
 
 class CommandGroup(core.TyperGroup):
