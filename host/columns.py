@@ -9,6 +9,7 @@ Example
 """
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,10 +29,7 @@ _WIDEST = 24
 
 
 def shown(value: Any, form: str | Callable[[Any], str] = "", *, missing: str = "-") -> str:
-    """Text of a value, with a format of numbers, as ``,`` or ``.2%``, or a function that makes the text.
-
-    None has the text ``missing``.
-    """
+    """Text of a value, with a format of numbers, as ``,`` or ``.2%``, or a function; that of None is ``missing``."""
     if value is None:
         return missing
     if callable(form):
@@ -168,11 +166,9 @@ def show(*parts: "Table | str", console: Console | None = None) -> None:
 
 def pairs(title: str, rows: Sequence[Sequence[str]], *, labels: Sequence[str] = ()) -> Table:
     """Table of names and texts, with headings if there are ``labels``."""
-    count = max(map(len, rows), default=0)
-    names = [*labels, *[""] * (count - len(labels))]
+    names, *padded = list(zip(*itertools.zip_longest(labels, *rows, fillvalue=""), strict=True)) or [()]
     columns = [Column(f"{number}", format=str if number else "", title=name or " ", of=operator.itemgetter(number))
                for number, name in enumerate(names)]
-    padded = [[*row, *[""] * (count - len(row))] for row in rows]
     return Table(title, columns, padded, header=bool(labels))
 
 

@@ -10,7 +10,7 @@ import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,8 +195,8 @@ def _section_items(kind: type, seen: set[type], prefix: str = "") -> Iterator[st
         if isinstance(domain, Part | Parts):
             yield from _sections(f"{prefix}{field.name}", field.default, domain, seen)
         else:
-            names = ", ".join(f"`{prefix}{field.name}`" for field, _ in alike)
-            usual = ", ".join(f"`{field.default}`" for field, _ in alike)
+            names, usual = _names(f"{prefix}{field.name}" for field, _ in alike), _names(
+                f"{field.default}" for field, _ in alike)
             yield f"{names}: {domain.text}; {usual} by default. {meaning}"
 
 
@@ -279,18 +279,20 @@ def _option_items(kind: type[Section]) -> list[str]:
     return lines
 
 
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def run_page() -> str:
     """The text of docs/run.md."""
     lines = []
     for name, part in SECTIONS:
         if name != "schedule":
             lines += [f"## {name}", "", *_option_items(part), ""]
-    names = ", ".join(f"`{kind}`" for kind in SCHEDULES)
-    lines += ["## Schedules", "", *_paragraph(_SCHEDULES.format(kinds=names)), ""]
+    lines += ["## Schedules", "", *_paragraph(_SCHEDULES.format(kinds=_names(SCHEDULES))), ""]
     for kind, schedule in SCHEDULES.items():
         if schedule.applicable is not None:
-            fields = ", ".join(f"`{field}`" for field in schedule.applicable)
-            lines += _paragraph(f"`{kind}`: {fields}.", item=True)
+            lines += _paragraph(f"`{kind}`: {_names(schedule.applicable)}.", item=True)
     for kind, schedule in SCHEDULES.items():
         if schedule is not Update:
             lines += ["", f"### {kind}", "", *_option_items(schedule)]

@@ -86,21 +86,10 @@ def _remove_stale(path: Path) -> None:
 
 
 def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
-    """Make a folder, and check that results can be written to it; return it.
+    """Make a folder and those above it, and check that results can be written to it; return it.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder, which may exist; folders above it are made as well.
-    files : sequence of str
-        Names of the results, each of which must be free or a file that can be replaced.
-    space : int
-        Bytes that must be free on the disk.
-
-    Raises
-    ------
-    OutputError
-        A result could not be written; the message names the first path that is refused.
+    The names of ``files`` must be free, or files that can be replaced, and ``space`` bytes must be free on the disk;
+    else ``OutputError`` names the first path that is refused.
     """
     try:
         os.fsencode(folder)
@@ -141,22 +130,17 @@ def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space
     """Begin a run in a folder: check it, lock it, and move the results of the run before to ``previous/``; return it.
 
     The lock ends with the process, however it ends, or by :func:`release`. Only the named files are moved, and of an
-    older ``previous/`` only files of these names are replaced.
+    older ``previous/`` only files of these names are replaced. ``OutputError`` if a run is going in the folder, a
+    result could not be written, or the results of the run before could not be moved.
 
     Parameters
     ----------
-    folder, space
-        As for :func:`prepare`.
     files : sequence of str
         Names of all files that runs of this kind write, relative to the folder.
     keep : sequence of str
         Names of the files that this run continues from, which are not moved.
-
-    Raises
-    ------
-    OutputError
-        A run is going in the folder, a result could not be written, or the results of the run before could not be
-        moved.
+    space : int
+        As for :func:`prepare`.
     """
     prepare(folder, files=[name for name in files if "/" not in name], space=space)
     _lock(folder)
@@ -244,10 +228,9 @@ def _put_away(folder: Path, files: Sequence[str], keep: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file beside, and have it take the place of ``path`` once it is whole and on the disk; ``OutputError``
-    if it cannot be written, with its name.
+    """Write a file that replaces ``path`` once it is whole and on the disk; ``OutputError`` if it cannot be written.
 
-    Whatever ends the block early, the process included, leaves ``path`` as it was.
+    Any early end of the block, or of the process, leaves ``path`` as it was.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -269,7 +252,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _sync(folder: Path) -> None:
-    """Bring the entries of a folder to the disk, where the system knows of such a thing."""
+    """Bring the entries of a folder to the disk, where the system can do so."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

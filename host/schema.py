@@ -65,14 +65,9 @@ def write_report(report: Mapping[str, Any], folder: Path, name: str = REPORT) ->
 
 
 def read_report(path: Path, *schemas: Schema) -> dict[str, Any]:
-    """Report in a file, of one of the schemas.
+    """Report in a file, of one of the schemas; ``OSError`` if the file cannot be read.
 
-    Raises
-    ------
-    ValueError
-        The file is damaged, or has another report, or one of another version; the message says what to do.
-    OSError
-        It cannot be read.
+    Raises ``ValueError`` with a remedy if the file is damaged, or has another report, or one of another version.
     """
     report = json_files.read(path)
     found = report.get("schema") if isinstance(report, dict) else None
