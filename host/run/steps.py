@@ -15,7 +15,7 @@ from host.driver.errors import DeviceError
 from host.feature import feature
 from host.output import prepare
 from host.reports import events as event_files
-from host.reports import report, summary, training_page
+from host.reports import report, summary
 from host.run import preparation, slow_link
 from host.run.files import advice, end_interrupted, identity_of, open_files, space, until_signal, write_results
 from host.run.preparation import Preparation
@@ -167,7 +167,7 @@ class _StepRun:
             progress.stage("report")
             written, picture = write_results(self.spec, result), report.draw_report(result, folder)
             timelines = self.schedule.write(result, self.spec, prepared.task, folder)
-            page = training_page.write(result, folder, timelines=timelines)
+            page = report.write_page(result, folder, timelines=timelines)
         weights, parameters = folder / "weights.npz", self.experiment.parameters
         assert parameters is not None
         weights_files.save(weights_files.TrainedWeights(
