@@ -31,14 +31,8 @@ __all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "install", "register
 class RingWork(dist.Work):
     """Reduction that is done, or has failed, when the ring has answered.
 
-    Parameters
-    ----------
-    tensors : sequence of Tensor
-        Tensors that the sums are written to.
-    answers : sequence of Future
-        The ring's answers, in the order in which they come.
-    finish : callable
-        Writes the sums into the tensors, or raises the ring's error; called once.
+    ``answers`` of the ring are in the order in which they come; ``finish`` is then called once, and writes the sums
+    into the ``tensors``, or raises the ring's error.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], answers: Sequence["Answer[Any]"],
@@ -94,12 +88,12 @@ class RingWork(dist.Work):
         return self._future
 
 
-#: Collectives of gloo that are counted; ``allreduce`` and its forms have methods of their own.
+#: Collectives of gloo that are counted.
 COUNTED = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
-           "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "alltoall",
-           "alltoall_base", "barrier", "broadcast", "gather", "monitored_barrier", "recv", "recv_anysource", "reduce",
-           "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced",
-           "reduce_scatter_tensor_coalesced", "scatter", "send")
+           "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce",
+           "allreduce_coalesced", "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "monitored_barrier",
+           "recv", "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_single",
+           "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "scatter", "send")
 
 #: Numbers of groups of all ranks.
 _numbers = itertools.count()
@@ -109,25 +103,12 @@ _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
 def _bytes(arguments: Iterable[Any]) -> int:
     """Bytes of all tensors in some arguments."""
-    total = 0
-    for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            total += argument.numel() * argument.element_size()
-        elif isinstance(argument, (list, tuple)):
-            total += _bytes(argument)
-    return total
+    return sum(argument.numel() * argument.element_size() if isinstance(argument, torch.Tensor) else
+               _bytes(argument) if isinstance(argument, (list, tuple)) else 0 for argument in arguments)
 
 
 class GlooGroup(dist.ProcessGroup):
-    """Process group over gloo with its traffic counted.
-
-    Parameters
-    ----------
-    plain : ProcessGroup
-        PyTorch's own group of the same ranks.
-    counter : RingClient
-        The connection that counts.
-    """
+    """Process group over gloo; ``counter`` counts the traffic of ``plain``, PyTorch's own group of the same ranks."""
 
     def __init__(self, plain: dist.ProcessGroup, counter: RingClient) -> None:
         super().__init__(plain.rank(), plain.size())
@@ -145,22 +126,11 @@ class GlooGroup(dist.ProcessGroup):
         """PyTorch's store of the group."""
         return self._plain.get_group_store()
 
-    def allreduce(self, *arguments: Any, **options: Any) -> Any:
-        """Reduce over gloo."""
-        return self._over_gloo("allreduce", *arguments, **options)
-
-    def allreduce_coalesced(self, *arguments: Any, **options: Any) -> Any:
-        """Reduce several tensors over gloo."""
-        return self._over_gloo("allreduce_coalesced", *arguments, **options)
-
-    def _over_gloo(self, name: str, *arguments: Any, **options: Any) -> Any:
-        self._counter.count(name.strip("_"), _bytes([*arguments, *options.values()]))
-        return getattr(self._plain, name)(*arguments, **options)
-
 
 def _counting(name: str) -> Callable[..., Any]:
     def collective(self: GlooGroup, *arguments: Any, **options: Any) -> Any:
-        return self._over_gloo(name, *arguments, **options)
+        self._counter.count(name.strip("_"), _bytes([*arguments, *options.values()]))
+        return getattr(self._plain, name)(*arguments, **options)
 
     collective.__name__ = name
     collective.__doc__ = f"``{name}`` over gloo."
@@ -174,10 +144,7 @@ for _name in COUNTED:
 class RingGroup(GlooGroup):
     """Process group of all ranks: sums and averages of float32 go over the ring, everything else over gloo.
 
-    Parameters
-    ----------
-    number : int
-        Number of the group, in the order in which all ranks have made theirs.
+    All ranks have given their groups the same ``number`` in order.
     """
 
     def __init__(self, plain: dist.ProcessGroup, counter: RingClient, number: int) -> None:
@@ -211,11 +178,9 @@ class RingGroup(GlooGroup):
     def _sum(self, tensors: list[torch.Tensor], operation: Any) -> RingWork:
         average = self.size() if operation == dist.ReduceOp.AVG else 1
         parts = []
-        for tensor in tensors:
-            if tensor.numel():
-                values = np.array(tensor.detach().resolve_neg().numpy(), np.float32, order="C").reshape(-1)
-                parts.append((tensor.detach(), self._counter.begin(
-                    AllReduce(values=values, group=self.number))))
+        for tensor in filter(torch.Tensor.numel, tensors):
+            values = np.array(tensor.detach().resolve_neg().numpy(), np.float32, order="C").reshape(-1)
+            parts.append((tensor.detach(), self._counter.begin(AllReduce(values=values, group=self.number))))
 
         def finish() -> None:
             for tensor, answer in parts:
@@ -267,15 +232,8 @@ _ASKING = {("torch.distributed.distributed_c10d", "monitored_barrier"), ("torch.
 
 
 def install(connection: Callable[[], RingClient], *, replace: bool) -> None:
-    """Make the launcher hear of the backends that are named, and count what goes over gloo.
-
-    Parameters
-    ----------
-    connection : callable
-        Returns the connection to the launcher.
-    replace : bool
-        Whether a backend gloo by name means the ring.
-    """
+    """Report named backends to the launcher over its ``connection``, and count the traffic over gloo; with
+    ``replace``, a backend gloo by name means the ring."""
     make = distributed_c10d._new_process_group_helper
 
     @functools.wraps(make)
