@@ -72,10 +72,8 @@ class Argument(abc.ABC):
 
     @abc.abstractmethod
     def take(self, name: str, value: Any) -> Any:
-        """Check the value of argument ``name``, and return it as the type that the code has.
-
-        Raises ``TypeError`` for a value of another type, and ``ValueError`` for one out of range.
-        """
+        """Check the value of argument ``name``, and return it as the type that the code has; ``TypeError`` for one of
+        another type, ``ValueError`` for one out of range."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ import typer
 from hdl.choices import choice_error
 from host.commands.registry import Commands
 from host.errors import ExpectedError
-from host.output import claims
+from host.output import release
 from host.plain_text import tolerate
 from host.printable import printable_lines
 from host.signals import Interrupted
@@ -133,10 +133,11 @@ def main() -> None:
     tolerate(sys.stdout, sys.stderr)
     try:
         cache_folder.root()  # a relative path counts from here, whatever folder later programs run in
-        with ended_by_signals(), claims():
+        with ended_by_signals():
             try:
                 code = app(standalone_mode=False) or 0
             finally:
+                release()
                 sys.stdout.flush()
             sys.exit(code)
     except typer.TyperException as error:

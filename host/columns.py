@@ -131,10 +131,6 @@ class Table:
             isinstance(column.value(row), str | list | tuple | bool) for row in self.rows))
             for number, column in enumerate(self.columns)]
 
-    def records(self) -> list[dict[str, Any]]:
-        """Rows for JSON."""
-        return [record(self.columns, row) for row in self.rows]
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         result = table.Table(box=box.SIMPLE_HEAD, border_style="dim", padding=(0, 1, 0, 0), show_header=self.header,
                              show_edge=False)
@@ -173,17 +169,15 @@ def pairs(title: str, rows: Sequence[Sequence[str]], *, labels: Sequence[str] = 
 
 
 def columns_of(*items: str | Column | type, **names: str) -> tuple[Column, ...]:
-    """Columns: of words, each ``name`` or ``name:format``; and of dataclasses, by their fields.
-
-    ``names`` are names in reports of fields that have others in the code.
-    """
-    found: list[Column] = []
+    """Columns: of words, each ``name`` or ``name:format``; and of dataclasses, by their fields, which have other
+    ``names`` in reports."""
+    columns: list[Column] = []
     for item in items:
         if isinstance(item, str):
-            found += [Column(name, form) for name, _, form in (word.partition(":") for word in item.split())]
+            columns += [Column(name, form) for name, _, form in (word.partition(":") for word in item.split())]
         elif isinstance(item, Column):
-            found.append(item)
+            columns.append(item)
         else:
-            found += [Column(names.get(field.name, field.name), of=operator.attrgetter(field.name))
-                      for field in dataclasses.fields(item)]
-    return tuple(found)
+            columns += [Column(names.get(field.name, field.name), of=operator.attrgetter(field.name))
+                        for field in dataclasses.fields(item)]
+    return tuple(columns)

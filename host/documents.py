@@ -185,7 +185,7 @@ def _summary(kind: type) -> str:
 
 
 def _section_items(kind: type, seen: set[type], prefix: str = "") -> Iterator[str]:
-    """List items of the fields of a section, and of its sections that were not ``seen``."""
+    """List items of the fields of a section, and of its sections, unless they were ``seen``."""
     meanings = _meanings(kind)
     fields = [(field, field.metadata["domain"]) for field in dataclasses.fields(kind)]
     for (meaning, _), several in itertools.groupby(
@@ -285,10 +285,8 @@ def _names(names: Iterable[str]) -> str:
 
 def run_page() -> str:
     """The text of docs/run.md."""
-    lines = []
-    for name, part in SECTIONS:
-        if name != "schedule":
-            lines += [f"## {name}", "", *_option_items(part), ""]
+    lines = [line for name, part in SECTIONS if name != "schedule"
+             for line in (f"## {name}", "", *_option_items(part), "")]
     lines += ["## Schedules", "", *_paragraph(_SCHEDULES.format(kinds=_names(SCHEDULES))), ""]
     for kind, schedule in SCHEDULES.items():
         if schedule.applicable is not None:
@@ -332,9 +330,8 @@ _DOCUMENTS = {"docs/architecture.md": architecture_page, "docs/node.md": node_pa
 def write(root: Path = ROOT) -> None:
     """Write all documents."""
     for name, text in _DOCUMENTS.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text(), encoding="utf-8")
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text(), encoding="utf-8")
 
 
 def check(root: Path = ROOT) -> list[str]:

@@ -27,8 +27,7 @@ from typing import Any, BinaryIO
 
 from sim import json_files
 
-__all__ = ["PREVIOUS", "OutputError", "claim", "claims", "prepare", "release", "replacing", "write_bytes",
-           "write_json"]
+__all__ = ["PREVIOUS", "OutputError", "claim", "prepare", "release", "replacing", "write_bytes", "write_json"]
 
 #: Folder of the results of the run before, in the folder of a run.
 PREVIOUS = "previous"
@@ -130,17 +129,9 @@ def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space
     """Begin a run in a folder: check it, lock it, and move the results of the run before to ``previous/``; return it.
 
     The lock ends with the process, however it ends, or by :func:`release`. Only the named files are moved, and of an
-    older ``previous/`` only files of these names are replaced. ``OutputError`` if a run is going in the folder, a
-    result could not be written, or the results of the run before could not be moved.
-
-    Parameters
-    ----------
-    files : sequence of str
-        Names of all files that runs of this kind write, relative to the folder.
-    keep : sequence of str
-        Names of the files that this run continues from, which are not moved.
-    space : int
-        As for :func:`prepare`.
+    older ``previous/`` only files of these names are replaced. ``files`` are all files that runs of this kind write,
+    relative to the folder; the run continues from the files to ``keep``, which are not moved. ``OutputError`` if a
+    run is going in the folder, a result could not be written, or the results of the run before could not be moved.
     """
     prepare(folder, files=[name for name in files if "/" not in name], space=space)
     _lock(folder)
@@ -184,15 +175,6 @@ def release() -> None:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def claims() -> Iterator[None]:
-    """Release the folders of runs at the end of the block."""
-    try:
-        yield
-    finally:
-        release()
-
-
 def _forget() -> None:
     """Leave the locks of a parent process to it."""
     while _claimed:
@@ -228,10 +210,8 @@ def _put_away(folder: Path, files: Sequence[str], keep: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that replaces ``path`` once it is whole and on the disk; ``OutputError`` if it cannot be written.
-
-    Any early end of the block, or of the process, leaves ``path`` as it was.
-    """
+    """Write a file that replaces ``path`` once it is whole and on the disk; any early end of the block, or of the
+    process, leaves ``path`` as it was. ``OutputError`` if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _beside(path) as (beside, file):
@@ -268,8 +248,6 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON with two spaces of indent and a new line at the end; see :func:`replacing`.
-
-    Numbers that are not finite are null, and noted: see :func:`sim.json_files.finite`.
-    """
+    """Write a value as JSON with two spaces of indent and a new line at the end; see :func:`replacing`, and
+    :func:`sim.json_files.finite` for numbers that are not finite."""
     write_bytes(path, (json.dumps(json_files.finite(value), indent=2, allow_nan=False) + "\n").encode())

@@ -38,10 +38,8 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """Requests that signals have made.
-
-    A step has ``grace`` seconds to end after the first signal, before another signal is sent; with 0 any time.
-    """
+    """Requests that signals have made. A step has ``grace`` seconds to end after the first signal, before another one
+    is sent; with 0 any time."""
 
     #: The signal that asked the program to end.
     asked: int | None = None
@@ -111,10 +109,8 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def ended_at_once() -> contextlib.AbstractContextManager[None]:
-    """Make signals end the process during the block, with a line, unless they are ignored.
-
-    For imports, since modules that are loaded in part have nothing to tidy up.
-    """
+    """Make signals end the process during the block, with a line, unless they are ignored: for imports, since modules
+    that are loaded in part have nothing to tidy up."""
     return handled(_end, *ENDING)
 
 

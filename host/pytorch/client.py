@@ -1,6 +1,7 @@
 """A rank's connection to the process that has the ring."""
 
 import contextlib
+import functools
 import os
 import queue
 import threading
@@ -18,8 +19,6 @@ __all__ = ["GONE", "RingClient", "client", "wait_for_reason"]
 GONE = "The process that has the ring has ended: its own message says why"
 #: Attempts to send the first message: a rank that was stopped meanwhile may have been too slow for the server.
 _ATTEMPTS = 3
-
-_shared: list["RingClient"] = []
 
 
 class RingClient:
@@ -146,12 +145,11 @@ def wait_for_reason(address: str) -> str | None:
     return None
 
 
+@functools.cache
 def client() -> RingClient:
     """The connection of this process; ``RingError`` if the launcher has not started it, so that there is no ring."""
-    if not _shared:
-        address = os.environ.get(ADDRESS)
-        if address is None:
-            raise RingError("Script must be started by the launcher to have a ring: gradring launch -n 4 script.py",
-                            cause=None, events=[])
-        _shared.append(RingClient(address))
-    return _shared[0]
+    address = os.environ.get(ADDRESS)
+    if address is None:
+        raise RingError("Script must be started by the launcher to have a ring: gradring launch -n 4 script.py",
+                        cause=None, events=[])
+    return RingClient(address)

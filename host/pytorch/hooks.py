@@ -29,8 +29,7 @@ from host.pytorch import ownership
 from host.pytorch.client import client
 from host.pytorch.messages import RING, AllReduce, Buffers, Made, Open
 
-__all__ = ["OTHERS", "Passes", "Reduction", "attach", "counted", "install", "local_gradients", "passes_of",
-           "reduce_bucket"]
+__all__ = ["OTHERS", "Passes", "Reduction", "attach", "counted", "install", "local_gradients", "passes_of"]
 
 
 @dataclasses.dataclass
@@ -217,11 +216,6 @@ class Reduction:
         return Made(forward=self.passes.forward, backward=self.passes.backward)
 
 
-def reduce_bucket(state: Reduction, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    """Hook of every module: see :meth:`Reduction.reduce`."""
-    return state.reduce(bucket)
-
-
 def passes_of(parameter: torch.Tensor) -> Passes:
     """Passes of the module in DistributedDataParallel that has a parameter; else of all modules without it."""
     reduction = _of_parameter.get(parameter, lambda: None)()
@@ -263,7 +257,7 @@ def attach(module: Any, *, keeps: bool, copied: bool = False) -> None:
     reduction = _reductions[module] = Reduction(module, keeps=keeps)
     for parameter in module.module.parameters():
         _of_parameter[parameter] = weakref.ref(reduction)
-    dist._register_comm_hook(module.reducer, reduction, reduce_bucket)
+    dist._register_comm_hook(module.reducer, reduction, Reduction.reduce)
 
 
 def install(*, keeps: bool) -> None:

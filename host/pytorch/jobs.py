@@ -72,20 +72,17 @@ class Jobs:
         return len(self._jobs)
 
     def answer(self, requests: Sequence[Request]) -> Any:
-        """Do an operation for which each rank has a request of the same title.
-
-        Raises ``ValueError`` if ranks do not agree, or there can be no such job.
-        """
-        result: Any
-        match requests[0]:
-            case Buffers():
-                return None
-            case Open() as request:
-                result = self._open(request)
-            case AllReduce():
-                result = self._all_reduce(requests)  # type: ignore[arg-type]
-            case _:
-                result = self._step(requests)  # type: ignore[arg-type]
+        """Do an operation for which each rank has a request of the same title; ``ValueError`` if ranks do not agree,
+        or there can be no such job."""
+        first = requests[0]
+        if isinstance(first, Buffers):
+            return None
+        if isinstance(first, Open):
+            result: Any = self._open(first)
+        elif isinstance(first, AllReduce):
+            result = self._all_reduce(requests)  # type: ignore[arg-type]
+        else:
+            result = self._step(requests)  # type: ignore[arg-type]
         self.cycles = sum(job.session.elapsed.cycles for job in self._jobs)
         return result
 
@@ -193,8 +190,7 @@ class WatchedJobs:
 
     def save(self, request: Save) -> dict[str, Any]:
         """State of a job."""
-        found: dict[str, Any] = self._jobs.save(request)
-        return found
+        return dict(self._jobs.save(request))
 
 
 def _or_none(places: Any) -> Any:

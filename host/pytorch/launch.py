@@ -76,10 +76,8 @@ class Arrivals:
 
 
 def starters(parents: Sequence[int]) -> dict[int, str]:
-    """Processes that ranks have started with their own environment, and the way of each.
-
-    There are none where the system does not list processes in /proc.
-    """
+    """Processes that ranks have started with their own environment, and the way of each; none where the system does
+    not list processes in /proc."""
     begun: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -157,18 +155,12 @@ def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
 def launch(script: Sequence[str], options: Options, *, patience: Patience | None = None,
            replace: bool = False, announce: Callable[[str], None] = lambda stage: None,
            say: Callable[[str], None] = lambda text: None) -> Launched:
-    """Run a script once for each node, and serve its ranks until all have ended.
+    """Run a script once for each node, and serve its ranks until all have ended; ``LaunchError`` if a rank has ended
+    by an error, after the end of all other ranks.
 
-    Raises ``LaunchError`` if a rank has ended by an error; the other ranks have then been ended as well.
-
-    Parameters
-    ----------
-    script : sequence of str
-        The script and its arguments, or ``-m``, a module and its arguments.
-    replace : bool
-        Whether a backend gloo by name means the ring.
-    announce, say : callable
-        Called with the name of each stage of a build as it begins, and with lines about slow ranks and jobs.
+    ``script`` is the script and its arguments, or ``-m``, a module and its arguments; with ``replace``, a backend
+    gloo by name means the ring. ``announce`` is called with the name of each stage of a build as it begins, ``say``
+    with lines about slow ranks and jobs.
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder())

@@ -25,7 +25,7 @@ from torch.futures import Future
 from host.pytorch.client import RingClient, client
 from host.pytorch.messages import RING, AllReduce
 
-__all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "install", "register"]
+__all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "install"]
 
 
 class RingWork(dist.Work):
@@ -142,10 +142,8 @@ for _name in COUNTED:
 
 
 class RingGroup(GlooGroup):
-    """Process group of all ranks: sums and averages of float32 go over the ring, everything else over gloo.
-
-    All ranks have given their groups the same ``number`` in order.
-    """
+    """Process group of all ranks, by its ``number`` on each of them: sums and averages of float32 go over the ring,
+    everything else over gloo."""
 
     def __init__(self, plain: dist.ProcessGroup, counter: RingClient, number: int) -> None:
         super().__init__(plain, counter)
@@ -156,26 +154,22 @@ class RingGroup(GlooGroup):
 
     def allreduce(self, tensors: Any, *arguments: Any, **options: Any) -> Any:
         """Sum or average a float32 tensor over the ring; reduce anything else over gloo."""
-        operation = _operation(dist.AllreduceOptions, *arguments, **options)
         sent = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        if len(sent) == 1 and self._has(sent, operation):
-            return self._sum(sent, operation)
-        return super().allreduce(tensors, *arguments, **options)
+        operation = _operation(dist.AllreduceOptions, *arguments, **options)
+        work = self._over_ring(sent, operation) if len(sent) == 1 else None
+        return super().allreduce(tensors, *arguments, **options) if work is None else work
 
     def allreduce_coalesced(self, tensors: Any, *arguments: Any, **options: Any) -> Any:
         """Sum or average float32 tensors over the ring, one after the other; reduce anything else over gloo."""
-        operation = _operation(dist.AllreduceCoalescedOptions, *arguments, **options)
-        if tensors and self._has(tensors, operation):
-            return self._sum(tensors, operation)
-        return super().allreduce_coalesced(tensors, *arguments, **options)
+        work = self._over_ring(tensors, _operation(dist.AllreduceCoalescedOptions, *arguments, **options))
+        return super().allreduce_coalesced(tensors, *arguments, **options) if work is None else work
 
-    def _has(self, tensors: list[torch.Tensor], operation: Any) -> bool:
-        """Whether the ring has such a reduction."""
-        return operation in _SUMS and all(
-            tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.layout == torch.strided
-            for tensor in tensors)
-
-    def _sum(self, tensors: list[torch.Tensor], operation: Any) -> RingWork:
+    def _over_ring(self, tensors: list[torch.Tensor], operation: Any) -> RingWork | None:
+        """Reduce tensors over the ring; None if there are none, or the ring has no such reduction."""
+        if not tensors or operation not in _SUMS or not all(
+                tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.layout == torch.strided
+                for tensor in tensors):
+            return None
         average = self.size() if operation == dist.ReduceOp.AVG else 1
         parts = []
         for tensor in filter(torch.Tensor.numel, tensors):
@@ -216,13 +210,6 @@ def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Gl
     return RingGroup(plain, connection, next(_numbers)) if whole else GlooGroup(plain, connection)
 
 
-def register(*, default: bool) -> None:
-    """Make the backend known to PyTorch; with ``default``, ``init_process_group()`` without a name takes it."""
-    dist.Backend.register_backend(RING, _create, devices=["cpu"])
-    if default:
-        dist.Backend.default_device_backend_map["cpu"] = RING
-
-
 _GLOO = "gloo"
 
 #: Functions of PyTorch that ask whether a group is of gloo, to use only what gloo has: a group of the ring has the
@@ -231,9 +218,11 @@ _ASKING = {("torch.distributed.distributed_c10d", "monitored_barrier"), ("torch.
            ("torch.distributed._shard.sharded_tensor.api", None)}
 
 
-def install(connection: Callable[[], RingClient], *, replace: bool) -> None:
-    """Report named backends to the launcher over its ``connection``, and count the traffic over gloo; with
-    ``replace``, a backend gloo by name means the ring."""
+def install(*, replace: bool) -> None:
+    """Make the backend known to PyTorch, as the default of ``init_process_group()``; report named backends to the
+    launcher, and count the traffic over gloo. With ``replace``, a backend gloo by name means the ring."""
+    dist.Backend.register_backend(RING, _create, devices=["cpu"])
+    dist.Backend.default_device_backend_map["cpu"] = RING
     make = distributed_c10d._new_process_group_helper
 
     @functools.wraps(make)
@@ -244,8 +233,8 @@ def install(connection: Callable[[], RingClient], *, replace: bool) -> None:
         if named and replace and names.get("cpu") == _GLOO:
             return make(size, rank, ranks, dist.Backend(RING), *arguments, **options)
         if named and whole:
-            connection().join(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), math.inf,
-                              backend=", ".join(sorted(set(names.values()))))
+            client().join(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), math.inf,
+                          backend=", ".join(sorted(set(names.values()))))
         try:
             group, store = make(size, rank, ranks, backend, *arguments, **options)
         except (AssertionError, RuntimeError, ValueError) as error:
@@ -254,7 +243,7 @@ def install(connection: Callable[[], RingClient], *, replace: bool) -> None:
             raise ValueError(f"Backend must be {RING} for the ring, not {backend}, which is not available: leave the "
                              f"name out of init_process_group(), or say {RING}") from error
         if type(group) is dist.ProcessGroup and names.get("cpu") == _GLOO:
-            group = _exchange(group, GlooGroup(group, connection()))
+            group = _exchange(group, GlooGroup(group, client()))
         return group, store
 
     distributed_c10d._new_process_group_helper = helper

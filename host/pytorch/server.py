@@ -199,8 +199,8 @@ class RingServer:
         elif isinstance(message, Failed) and message.rank < self._ranks:
             peer.admit()
             self._failed[message.rank if rank is None else rank] = time.monotonic(), message, peer
-        elif rank is None or rank in self._asked:
-            peer.close("must send a message that can come here, not " + type(message).__name__)
+        elif rank is None or rank in self._asked or not isinstance(message, Leave | Save | Request):
+            peer.close(f"must send a message that can come here, not {type(message).__name__}")
         elif isinstance(message, Leave):
             self._left.add(rank)
             for name, (calls, size) in message.gloo.items():
@@ -209,14 +209,12 @@ class RingServer:
             self._answer(rank, Answer(well=True))
         elif isinstance(message, Save):
             self._try([rank], lambda: self._jobs.save(message))
-        elif isinstance(message, Request):
+        else:
             if not self._asked:
                 self._since, self._named = time.monotonic(), False
             self._asked[rank] = message
             if self.error is not None:
                 self.fail(self.error)
-        else:
-            peer.close("must send a message that can come here, not " + type(message).__name__)
 
     def _greet(self, peer: Peer, message: Hello) -> None:
         """Take a rank into the group, for which the ring waits no longer than the group does for gloo."""

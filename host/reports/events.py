@@ -80,7 +80,6 @@ class Events(contextlib.AbstractContextManager["Events"]):
     def _close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-        self._writer = None
 
     def begin(self, number: int, trainings: Sequence[Training]) -> None:
         """End the last run, and begin another by its number from 0, after earlier trainings of a checkpoint."""

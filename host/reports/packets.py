@@ -45,10 +45,8 @@ Changes = list[tuple[int, Any]]
 
 
 class Wave:
-    """Signals of a waveform by their names.
-
-    Raises ``ValueError`` if there is no pywellen, or it does not read the file; ``FileNotFoundError`` without a file.
-    """
+    """Signals of a waveform by their names; ``FileNotFoundError`` without a file, ``ValueError`` if there is no
+    pywellen, or it does not read the file."""
 
     def __init__(self, path: Path):
         try:
@@ -224,9 +222,7 @@ def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
 
 def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings: Sequence[Encoding]) -> Path:
     """Write a waveform with its ``packets`` to the VCD file ``path``, and a save file for GTKWave; the path of this.
-
-    ``encodings`` are signals with names of their values; machines and operations are shown for each node.
-    """
+    Machines and operations among the signals with ``encodings`` are shown for each node."""
     links = sorted({packet.link for packet in packets})
     shown = [one for one in encodings if "$" not in one.signal and (one.machine or one.signal.endswith("operation"))]
     save = path.with_suffix(".gtkw")

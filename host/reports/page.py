@@ -121,18 +121,10 @@ def _panels(picture: Picture) -> Iterator[dict[str, Any]]:
 def write_page(path: pathlib.Path, *, title: str, verdict: str, tables: Sequence[Table],
                settings: Sequence[Table] = (), pictures: Sequence[Picture], notes: Sequence[Note],
                report: Mapping[str, Any]) -> pathlib.Path:
-    """Write a page; its path.
+    """Write a page about a ``report``, which has a program and a run; its path.
 
-    Parameters
-    ----------
-    verdict : str
-        Outcome of the comparison with the golden model.
-    tables, settings : sequence of Table
-        Tables of figures, with the name of a row in its first cell; and of the run's settings.
-    notes : sequence of Note
-        Origin of the figures, and modelled parts.
-    report : mapping
-        Report, with its program and its run.
+    The ``verdict`` is the outcome of the comparison with the golden model. ``tables`` have figures, with the name of
+    a row in its first cell, and ``settings`` those of the run; ``notes`` are about the origin of the figures.
     """
     program = report["program"]
     made = f"{program['name']} {program['version']}"

@@ -41,10 +41,8 @@ def _parameters() -> Iterator[inspect.Parameter]:
 
 
 def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
-    """Make the function of a command that describes a run by its options, and calls ``run`` with it.
-
-    The second argument of ``run`` is the report that is to be run again, if there is one.
-    """
+    """Make the function of a command that describes a run by its options, and calls ``run`` with it, and with the
+    report that must be run again, if there is one."""
     known = {name: (path, option.flags[0]) for path, name, _, option, _ in fields()}
     file, assignments, schedule = (
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in (

@@ -45,10 +45,8 @@ def space(task: Workload, config: TrainingConfig, nodes: int) -> int:
 
 def open_files(spec: RunSpec, keeper: Keeper, say: Callable[[str], None], *, space: int = 0,
                check: Callable[[dict[str, Any]], None] = lambda content: None) -> dict[str, Any] | None:
-    """Check that results of ``space`` bytes can be written; the content of the checkpoint to resume from, if any.
-
-    ``check`` raises ``CheckpointError`` unless the run can continue from a content.
-    """
+    """Check that results of ``space`` bytes can be written; the content of the checkpoint to resume from, if there is
+    one, after a ``check`` of it, which may raise ``CheckpointError``."""
     folder = spec.known("output.folder")
     keeper.check_key()
     prepare(folder, files=[name for name in FILES if "/" not in name], space=space)

@@ -59,15 +59,12 @@ class Preparation:
     @property
     def nodes(self) -> int:
         """Nodes at the beginning."""
-        nodes: int = self.spec.known("ring.nodes")
-        return nodes
+        return int(self.spec.known("ring.nodes"))
 
 
 def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Preparation:
-    """Check a run, described with all defaults, and prepare it; ``say`` takes lines about choices.
-
-    Raises ``ValueError`` if the run is impossible, or an option has no effect on it.
-    """
+    """Check a run, described with all defaults, and prepare it; ``say`` takes lines about choices. ``ValueError`` if
+    the run is impossible, or an option has no effect on it."""
     board = _board(spec)
     schedule = spec.known_schedule
     course: Course | None = None if spec.ring.topology is None else feature("grid").course(spec.ring)

@@ -42,10 +42,8 @@ def check_alone(what: str) -> None:
 
 
 def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
-    """Processes that were asked for; None where only this one simulates.
-
-    Raises ``ValueError`` for one without a node, or if ``mpirun`` has started another number.
-    """
+    """Processes that were asked for; None where only this one simulates. ``ValueError`` for one without a node, or if
+    ``mpirun`` has started another number."""
     started = mpi_size()
     if given is not None and started > 1 and given != started:
         raise ValueError(f"Processes must be the {started} that mpirun has started, not {given!r}")

@@ -45,10 +45,8 @@ def with_option(node: NodeConfig, length: int, *, planes: int) -> NodeConfig:
 
 
 def partition(ring: Ring, length: int, *, planes: int, latency: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure links, take the best partition, and return the figures for the report.
-
-    Both partitions are tried with dense gradients, which replace the contents of memories.
-    """
+    """Measure links, take the best partition, and return the figures for the report; both partitions are tried with
+    dense gradients, which replace the contents of memories."""
     partitioning = choose(ring, length, link_rates(ring), planes=planes, latency=latency)
     say(str(partitioning))
     slowest = min(range(ring.nodes), key=lambda rank: partitioning.rates[rank])

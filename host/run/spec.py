@@ -82,10 +82,8 @@ class RunSpec:
         return self.schedule
 
     def replace(self, values: Mapping[str, Any]) -> Self:
-        """The same run with other values of fields, by names such as ``optimizer.momentum``.
-
-        A field of another schedule than the present one changes the schedule, unless two kinds are asked for.
-        """
+        """The same run with other values of fields, by names such as ``optimizer.momentum``; a field of another
+        schedule than the present one changes the schedule, unless two kinds are asked for."""
         groups: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
             section, _, name = path.partition(".")
@@ -127,22 +125,16 @@ def paths_of(spec: RunSpec) -> list[str]:
 
 def to_dict(spec: RunSpec) -> dict[str, dict[str, Any]]:
     """Nested dictionary of all fields that differ from their defaults, for JSON and TOML."""
-    found = {}
-    for section in dataclasses.fields(spec):
-        part = getattr(spec, section.name)
-        if part is None:
-            continue
+    parts = {}
+    for name, part in ((name, part) for name, part in vars(spec).items() if part is not None):
         values = {field.name: _plain(getattr(part, field.name)) for field in dataclasses.fields(part)
                   if getattr(part, field.name) != field.default}
-        if section.name == "schedule":
-            values = {"kind": part.kind, **values}
-        if values:
-            found[section.name] = values
-    return found
+        parts[name] = {"kind": part.kind, **values} if name == "schedule" else values
+    return {name: values for name, values in parts.items() if values}
 
 
 def repeatable(spec: RunSpec) -> dict[str, dict[str, Any]]:
-    """The same without the folder, and what an earlier run has left in it: as it is in a report."""
+    """The same without the folder and the resumption of an earlier run in it, as in a report."""
     return to_dict(spec.replace({"output.folder": None, "output.resume": False}))
 
 

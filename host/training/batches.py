@@ -119,9 +119,9 @@ _DEALT, _ORDERED = 2, 3
 class Shares:
     """Shares of a data set, one for each worker, and their batches.
 
-    Of each worker's examples a part, the skew, comes in the order of their labels, so that it has classes of its own;
-    the others are dealt at random. All batches of a worker have the same size: what is left of its examples at the
-    end of a turn begins the first batch of the next one, which has another order.
+    The skew is the share of each worker's examples that comes in the order of labels, with classes of its own; the
+    rest is dealt at random. All batches of a worker have the same size: the rest of its examples at the end of a turn
+    begins the first batch of the next one, which has another order.
     """
 
     def __init__(self, labels: npt.NDArray[np.int64], *, workers: int, skew: float, seed: int):
@@ -148,8 +148,7 @@ class Shares:
     def _turn(self, worker: int, turn: int) -> npt.NDArray[np.intp]:
         """All examples of a worker in the order of a turn."""
         order = np.random.default_rng((self._seed, _ORDERED, worker, turn)).permutation(self.sizes[worker])
-        found: npt.NDArray[np.intp] = self._examples[worker][order]
-        return found
+        return np.asarray(self._examples[worker][order])
 
 
 class RoundBatches(BatchSource):

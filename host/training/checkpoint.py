@@ -51,9 +51,8 @@ def save(path: Path, identity: dict[str, Any], content: Any, *, device: DeviceFr
 def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> bytes:
     """Bytes of a checkpoint; ``OutputError`` if the key cannot be written.
 
-    ``identity`` has values that must be the same where the file is read, in a dictionary of dictionaries, as JSON has
-    them. ``content`` is None, numbers, texts and arrays, in lists and in dictionaries with texts as keys. ``device``
-    is the frame of the nodes, for a run that continues on nodes with such a frame.
+    ``identity`` must be the same where the file is read: a dictionary of dictionaries, as JSON has them. ``content``
+    is None, numbers, texts and arrays, in lists and in dictionaries with texts as keys; ``device`` is that of nodes.
     """
     state = content.get("state") if isinstance(content, dict) else None
     batches = state.get("batches") if isinstance(state, dict) else None

@@ -105,11 +105,8 @@ class Experiment:
     def run(self, signals: Signals, *, on_run: Callable[[int], None] = lambda number: None,
             on_step: Callable[[Training], None] = lambda training: None,
             on_repeat: Callable[[str], None] = lambda line: None) -> None:
-        """Do all runs; ``Interrupted`` if a signal has come.
-
-        ``on_run`` is called before each run with its number from 0; see :func:`host.training.trainer.make_trainer`
-        for ``on_step`` and ``on_repeat``.
-        """
+        """Do all runs; ``Interrupted`` if a signal has come. ``on_run`` is called before each run with its number
+        from 0; see :func:`host.training.trainer.make_trainer` for ``on_step`` and ``on_repeat``."""
         content, self._content = self._content, None
         first, state = 0, None
         if content is not None:

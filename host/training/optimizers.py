@@ -74,11 +74,8 @@ class Optimizer(abc.ABC):
         """Factors by which each step multiplies the state, by their names in a message."""
 
     def settings(self, step: int, *, gradient_scale: float, learning_rate: float | None = None) -> Settings:
-        """The scalars of a step, by its number from 1.
-
-        ``gradient_scale`` is the factor that makes the mean of the summed gradient; ``learning_rate`` is that of the
-        step, where a schedule has another one than the optimizer's own.
-        """
+        """The scalars of a step by its number from 1, with the factor that makes the mean of the summed gradient, and
+        the learning rate of the step where a schedule has another one than the optimizer's own."""
         if step < 1:
             raise ValueError(f"Step must be at least 1, not {step!r}")
         rate = self.learning_rate if learning_rate is None else learning_rate

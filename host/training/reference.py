@@ -54,10 +54,8 @@ def is_packed(settings: Settings | FixedSettings) -> bool:
 
 
 class Reference:
-    """Golden state of a run on a ring; all arrays have the elements of the whole vector.
-
-    Operations are of the elements at some ``places``, which are a vector of their own to the nodes.
-    """
+    """Golden state of a run on a ring, in arrays with the elements of the whole vector; operations are of elements at
+    some ``places``, which are a vector of their own to the nodes."""
 
     #: The counter of the words that :meth:`step` predicts.
     counter = "WORDS_SENT"
@@ -159,11 +157,8 @@ class Reference:
 
     def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
              parts: Sequence[Part] | None = None, places: Places = _ALL) -> "Traffic":
-        """Do the ring's step, and return its traffic.
-
-        Parts are collectives that together do the step; by default one fused update of the whole vector. They change
-        the traffic, and no bits.
-        """
+        """Do the ring's step, and return its traffic. ``parts`` are collectives that together do the step, by default
+        one fused update of the whole vector; they change the traffic, and no bits."""
         given = self._golden.bits(np.stack(gradients))
         residuals = None if self.residuals is None else self.residuals[:, places].copy()
         before = None if residuals is None else residuals.copy()

@@ -156,10 +156,8 @@ class Threshold:
         return min(self._last * power(self._decay, max(0.0, 1 - over / self._ramp)), 1.0)
 
     def choose(self, gradients: Sequence[npt.NDArray[np.float32]]) -> float:
-        """Threshold of the next step, a binary32 number above zero.
-
-        Values of the nodes' gradients count as long as all have been zero, or not finite, before.
-        """
+        """Threshold of the next step, a binary32 number above zero; it depends on values of gradients as long as all
+        earlier ones have been zero, or not finite."""
         self._step += 1
         target = self.target(self._step)
         owed = 1.0 if self._steps is None else self._left / max(self._ahead, target)
@@ -195,10 +193,8 @@ class Threshold:
         vars(self).update(state)
 
     def succeed(self, state: dict[str, Any]) -> None:
-        """Continue from a state of a controller for another number of nodes, with this one's targets.
-
-        All later steps make up for the same share of the difference between earlier steps and their targets.
-        """
+        """Continue from a state of a controller for another number of nodes, with this one's targets; all later steps
+        make up for the same share of the difference between earlier steps and their targets."""
         ahead, left = state["_ahead"], state["_left"]
         self.restore(state)
         if self._steps is not None:

@@ -33,16 +33,10 @@ ExecutorT = TypeVar("ExecutorT", bound=Executor[Any])
 
 
 class Trainer(Generic[ExecutorT]):
-    """A run that is under way.
+    """A run of ``total`` steps that is under way; by default the executor finds whether there is another step.
 
-    Parameters
-    ----------
-    total : int, optional
-        Steps of the whole run; by default the executor finds whether there is another one.
-    every : int, optional
-        Steps after each of which a block ends, so that there can be a checkpoint.
-    on_step : callable
-        Called after each step, and after each measurement of the model.
+    A block ends after each ``every`` steps, so that there can be a checkpoint. ``on_step`` is called after each step
+    and each measurement of the model.
     """
 
     def __init__(self, executor: ExecutorT, batches: BatchSource, *, total: int | None = None,
@@ -123,11 +117,8 @@ def make_trainer(ring: TrainingRing | RingStages, workload: Workload, config: Tr
                  every: int | None = None, on_step: Callable[[Training], None] = lambda training: None,
                  on_repeat: Callable[[str], None] = lambda line: None,
                  faults: Callable[[], int] = lambda: 0) -> Trainer[UpdateExecutor]:
-    """A trainer whose nodes sum gradients and update weights in each step.
-
-    See :class:`~host.training.updates.UpdateExecutor` and :class:`Trainer` for the parameters; ``on_step`` is given
-    the outcome so far.
-    """
+    """A trainer of steps in which nodes sum gradients and update weights; ``on_step`` is given the outcome so far.
+    Other parameters are those of :class:`~host.training.updates.UpdateExecutor` and :class:`Trainer`."""
     kind: type[UpdateExecutor] = feature("programs").overlapping() if config.overlaps else UpdateExecutor
     executor = kind(ring, workload, config, on_repeat=on_repeat, faults=faults)
     return Trainer(executor, Batches(workload.examples, config), total=config.steps(workload.examples), every=every,

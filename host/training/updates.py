@@ -46,16 +46,10 @@ T = TypeVar("T")
 
 
 class UpdateExecutor(Executor[Step]):
-    """Steps of a run, each of which sums gradients and updates weights.
+    """Steps of a run that sum gradients and update weights, on one ring or on rings one after the other.
 
-    Parameters
-    ----------
-    ring : Ring or RingStages
-        The ring of all steps, or rings one after the other.
-    on_repeat : callable
-        Called with a line that names the part that is done again, and the reason.
-    faults : callable
-        Number of faults that the links were given so far.
+    ``on_repeat`` is called with a line that names the part that is done again, and the reason; ``faults`` returns the
+    number of faults that the links were given so far.
     """
 
     def __init__(self, ring: TrainingRing | RingStages, workload: Workload, config: TrainingConfig, *,
