@@ -64,19 +64,9 @@ class Kind:
 def read_arrays(path: Path, expected: Mapping[str, Kind], *, largest: int) -> dict[str, npt.NDArray[Any]]:
     """Read all arrays of an npz file, by name.
 
-    Parameters
-    ----------
-    expected : mapping of str to Kind
-        Arrays that the file may have, by regular expressions of their names.
-    largest : int
-        Bytes that the file, and all arrays together, may take.
-
-    Raises
-    ------
-    ValueError
-        The file is damaged, no npz file, or has other or larger arrays; the message names it.
-    OSError
-        The file cannot be read.
+    ``expected`` has the arrays that the file may have, by regular expressions of their names; the file, and all
+    arrays together, may take ``largest`` bytes. Raises ``ValueError`` if the file is damaged, no npz file, or has
+    other or larger arrays, and ``OSError`` if it cannot be read.
     """
     with _damages(path):
         data = read_bytes(path, largest=largest)

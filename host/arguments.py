@@ -58,26 +58,22 @@ def wrong(kind: type[Exception], name: str, wanted: str, value: Any) -> Exceptio
 class Argument(abc.ABC):
     """A kind of argument."""
 
-    @abc.abstractmethod
+    #: The kind, as in "must be …".
+    text: str
+
     def wanted(self) -> str:
         """The kind, as in "must be …"."""
+        return self.text
+
+    def _require(self, right: bool, error: type[Exception], name: str, value: Any) -> None:
+        """Raise the error for a value that is not right."""
+        if not right:
+            raise wrong(error, name, self.wanted(), value)
 
     @abc.abstractmethod
     def take(self, name: str, value: Any) -> Any:
-        """Check a value, and return it as the type that the code has.
-
-        Parameters
-        ----------
-        name : str
-            Name of the argument in a message.
-
-        Raises
-        ------
-        TypeError
-            The value is of another type.
-        ValueError
-            It is out of range.
-        """
+        """Check the value of argument ``name``, and return it as the type that the code has; ``TypeError`` for one of
+        another type, ``ValueError`` for one out of range."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +94,7 @@ class Integer(Argument):
             number = None
         if number is None:
             raise wrong(TypeError, name, self.wanted(), value)
-        if number < self.low or (self.high is not None and number > self.high):
-            raise wrong(ValueError, name, self.wanted(), number)
+        self._require(self.low <= number and (self.high is None or number <= self.high), ValueError, name, number)
         return number
 
 
@@ -123,32 +118,26 @@ class Number(Argument):
         return "a finite number" + " and".join(limits)
 
     def take(self, name: str, value: Any) -> float | Fraction:
-        if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-            raise wrong(TypeError, name, self.wanted(), value)
+        real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+        self._require(real, TypeError, name, value)
         try:
             number = float(value)
         except OverflowError:
             number = math.inf
-        if not (math.isfinite(number) and self.low <= number <= self.high) or (
-                self.above and number == self.low) or (self.below and number == self.high):
-            raise wrong(ValueError, name, self.wanted(), value)
+        self._require(math.isfinite(number) and self.low <= number <= self.high and not (
+            self.above and number == self.low) and not (self.below and number == self.high), ValueError, name, value)
         return value if isinstance(value, int | Fraction) else number
 
 
 class _Typed(Argument):
-    """A kind of argument that has its type alone to check."""
+    """A kind of argument of which only the type is checked."""
 
-    text: ClassVar[str]
     types: ClassVar[Any]
     #: Type that the code has; by default the value's own.
     made: ClassVar[type | None] = None
 
-    def wanted(self) -> str:
-        return self.text
-
     def take(self, name: str, value: Any) -> Any:
-        if not isinstance(value, self.types):
-            raise wrong(TypeError, name, self.text, value)
+        self._require(isinstance(value, self.types), TypeError, name, value)
         return value if self.made is None else self.made(value)
 
 
@@ -185,11 +174,9 @@ class Choice(Argument):
     def wanted(self) -> str:
         return f"one of {', '.join(self.choices)}"
 
-    def take(self, name: str, value: Any) -> str:
-        if not isinstance(value, str):
-            raise wrong(TypeError, name, self.wanted(), value)
-        if value not in self.choices:
-            raise wrong(ValueError, name, self.wanted(), value)
+    def take(self, name: str, value: Any) -> Any:
+        self._require(isinstance(value, str), TypeError, name, value)
+        self._require(value in self.choices, ValueError, name, value)
         return value
 
 
@@ -203,8 +190,7 @@ class Member(Argument):
         return f"one of {', '.join(map(str, self.kind))}"
 
     def take(self, name: str, value: Any) -> Any:
-        if not isinstance(value, self.kind):
-            raise wrong(TypeError, name, self.wanted(), value)
+        self._require(isinstance(value, self.kind), TypeError, name, value)
         return value
 
 
@@ -215,13 +201,10 @@ class Instance(Argument):
     kind: type | tuple[str, str]
     text: str
 
-    def wanted(self) -> str:
-        return self.text
-
     def take(self, name: str, value: Any) -> Any:
         kinds = {(base.__module__, base.__name__) for base in type(value).__mro__}
-        if not (self.kind in kinds if isinstance(self.kind, tuple) else isinstance(value, self.kind)):
-            raise wrong(TypeError, name, self.wanted(), value)
+        self._require(self.kind in kinds if isinstance(self.kind, tuple) else isinstance(value, self.kind),
+                      TypeError, name, value)
         return value
 
 
@@ -235,10 +218,8 @@ class Optional(Argument):
         return f"None or {self.kind.wanted()}"
 
     def take(self, name: str, value: Any) -> Any:
-        if value is None:
-            return None
         try:
-            return self.kind.take(name, value)
+            return None if value is None else self.kind.take(name, value)
         except (TypeError, ValueError) as error:
             raise wrong(type(error), name, self.wanted(), value) from None
 
@@ -250,15 +231,10 @@ class Items(Argument):
     kinds: tuple[Argument, ...]
     text: str
 
-    def wanted(self) -> str:
-        return self.text
-
     def take(self, name: str, value: Any) -> tuple[Any, ...]:
-        if isinstance(value, str | bytes) or not isinstance(value, Sequence | np.ndarray) or (
-                isinstance(value, np.ndarray) and not value.ndim):
-            raise wrong(TypeError, name, self.wanted(), value)
-        if len(value) != len(self.kinds):
-            raise wrong(ValueError, name, self.wanted(), value)
+        self._require(isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
+                      and getattr(value, "ndim", 1) > 0, TypeError, name, value)
+        self._require(len(value) == len(self.kinds), ValueError, name, value)
         try:
             return tuple(kind.take(name, item) for kind, item in zip(self.kinds, value, strict=True))
         except (TypeError, ValueError) as error:
@@ -272,12 +248,9 @@ class Table(Argument):
     kind: Argument
     text: str
 
-    def wanted(self) -> str:
-        return self.text
-
     def take(self, name: str, value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise wrong(TypeError, name, self.wanted(), value)
+        texts = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+        self._require(texts, TypeError, name, value)
         try:
             return {key: self.kind.take(name, item) for key, item in value.items()}
         except (TypeError, ValueError) as error:
@@ -288,13 +261,8 @@ def checked(together: Callable[..., None] | None = None, /,
             **arguments: Argument) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """Decorate a function to check its arguments when it is called, before anything else is done.
 
-    Parameters
-    ----------
-    together : callable, optional
-        Called with all arguments by their names, once each is right, to check them together.
-    arguments
-        Kinds by the names of parameters; a parameter that has none is left to the function. A default is not
-        checked.
+    ``arguments`` are kinds by the names of parameters; a parameter that has none is left to the function, and a
+    default is not checked. ``together`` is then called with all arguments by their names.
     """
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         signature = inspect.signature(function)

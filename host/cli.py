@@ -1,6 +1,8 @@
 """The command line: errors in one line, words of the release before, and an output that nobody reads any longer."""
 
+import contextlib
 import enum
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ import typer
 from hdl.choices import choice_error
 from host.commands.registry import Commands
 from host.errors import ExpectedError
-from host.output import claims
+from host.output import release
 from host.plain_text import tolerate
 from host.printable import printable_lines
 from host.signals import Interrupted
@@ -20,12 +22,11 @@ from sim.verilated.processes import EndedError, ended_by_signals
 
 __all__ = ["EXPECTED", "app", "main", "translated"]
 
+_SHARED = {"--sets": "--steps", "--rate": "--learning-rate"}
 #: Today's words for a command, and for options of it.
 _COMMANDS = {
-    "relay-nodes": (["train", "--schedule", "streaming"],
-                    {"--sets": "--steps", "--rate": "--learning-rate", "--far": "--server-far"}),
-    "train": (["train"], {"--late": "--stale-gradients", "--lambda": "--staleness-factor", "--sets": "--steps",
-                          "--rate": "--learning-rate"}),
+    "relay-nodes": (["train", "--schedule", "streaming"], _SHARED | {"--far": "--server-far"}),
+    "train": (["train"], _SHARED | {"--late": "--stale-gradients", "--lambda": "--staleness-factor"}),
 }
 #: Today's words for the beginnings of values, by today's options.
 _VALUES = {"--stale-gradients": ("fold", "apply-late"), "--overlap": ("stale:", "delayed:")}
@@ -65,12 +66,9 @@ _WRONG = 2
 
 def _value(options: Sequence[str]) -> str | None:
     """The last value that the command line has for an option."""
-    value = None
-    for word, following in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
-        name, separator, rest = word.partition("=")
-        if name in options:
-            value = rest if separator else following
-    return value
+    words = ((*word.partition("="), following) for word, following in itertools.pairwise([*sys.argv, ""]))
+    values = [rest if equals else following for name, equals, rest, following in words if name in options]
+    return values[-1] if values else None
 
 
 def _shortened(text: str) -> str:
@@ -87,10 +85,9 @@ def _report(error: typer.TyperException) -> int:
         return _WRONG
     parameter = getattr(error, "param", None)
     kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
-    if parameter is not None and isinstance(kind, type) and issubclass(kind, enum.Enum):
-        value = _value(parameter.opts)
-        if value is not None:
-            message = choice_error(f"Option {parameter.opts[0]}", [str(member.value) for member in kind], value)
+    if parameter is not None and isinstance(kind, type) and issubclass(kind, enum.Enum) and (
+            value := _value(parameter.opts)) is not None:
+        message = choice_error(f"Option {parameter.opts[0]}", [str(member.value) for member in kind], value)
     context = getattr(error, "ctx", None)
     path = "gradring" if context is None else " ".join(["gradring", *context.command_path.split()[1:]])
     text = _shortened(" ".join(message.split()).rstrip("."))
@@ -99,13 +96,11 @@ def _report(error: typer.TyperException) -> int:
 
 
 def _close_output() -> int:
-    """Have what is left to print go nowhere, since the reader has ended; return the exit code."""
+    """Discard the rest of the output, since its reader has ended; return the exit code."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # not a file, or closed
             os.dup2(nowhere, stream.fileno())
-        except (OSError, ValueError, AttributeError):  # not a file, or closed
-            continue
     return 1
 
 
@@ -138,10 +133,11 @@ def main() -> None:
     tolerate(sys.stdout, sys.stderr)
     try:
         cache_folder.root()  # a relative path counts from here, whatever folder later programs run in
-        with ended_by_signals(), claims():
+        with ended_by_signals():
             try:
                 code = app(standalone_mode=False) or 0
             finally:
+                release()
                 sys.stdout.flush()
             sys.exit(code)
     except typer.TyperException as error:

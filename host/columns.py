@@ -9,6 +9,7 @@ Example
 """
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,10 +29,7 @@ _WIDEST = 24
 
 
 def shown(value: Any, form: str | Callable[[Any], str] = "", *, missing: str = "-") -> str:
-    """Text of a value, with a format of numbers, as ``,`` or ``.2%``, or a function that makes the text.
-
-    None has the text ``missing``.
-    """
+    """Text of a value, with a format of numbers, as ``,`` or ``.2%``, or a function; that of None is ``missing``."""
     if value is None:
         return missing
     if callable(form):
@@ -133,10 +131,6 @@ class Table:
             isinstance(column.value(row), str | list | tuple | bool) for row in self.rows))
             for number, column in enumerate(self.columns)]
 
-    def records(self) -> list[dict[str, Any]]:
-        """Rows for JSON."""
-        return [record(self.columns, row) for row in self.rows]
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         result = table.Table(box=box.SIMPLE_HEAD, border_style="dim", padding=(0, 1, 0, 0), show_header=self.header,
                              show_edge=False)
@@ -168,26 +162,22 @@ def show(*parts: "Table | str", console: Console | None = None) -> None:
 
 def pairs(title: str, rows: Sequence[Sequence[str]], *, labels: Sequence[str] = ()) -> Table:
     """Table of names and texts, with headings if there are ``labels``."""
-    count = max(map(len, rows), default=0)
-    names = [*labels, *[""] * (count - len(labels))]
+    names, *padded = list(zip(*itertools.zip_longest(labels, *rows, fillvalue=""), strict=True)) or [()]
     columns = [Column(f"{number}", format=str if number else "", title=name or " ", of=operator.itemgetter(number))
                for number, name in enumerate(names)]
-    padded = [[*row, *[""] * (count - len(row))] for row in rows]
     return Table(title, columns, padded, header=bool(labels))
 
 
 def columns_of(*items: str | Column | type, **names: str) -> tuple[Column, ...]:
-    """Columns: of words, each ``name`` or ``name:format``; and of dataclasses, by their fields.
-
-    ``names`` are names in reports of fields that have others in the code.
-    """
-    found: list[Column] = []
+    """Columns: of words, each ``name`` or ``name:format``; and of dataclasses, by their fields, which have other
+    ``names`` in reports."""
+    columns: list[Column] = []
     for item in items:
         if isinstance(item, str):
-            found += [Column(name, form) for name, _, form in (word.partition(":") for word in item.split())]
+            columns += [Column(name, form) for name, _, form in (word.partition(":") for word in item.split())]
         elif isinstance(item, Column):
-            found.append(item)
+            columns.append(item)
         else:
-            found += [Column(names.get(field.name, field.name), of=operator.attrgetter(field.name))
-                      for field in dataclasses.fields(item)]
-    return tuple(found)
+            columns += [Column(names.get(field.name, field.name), of=operator.attrgetter(field.name))
+                        for field in dataclasses.fields(item)]
+    return tuple(columns)

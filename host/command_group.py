@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
     @property
     def missing(self) -> list[str]:
-        """Those of them that are not in this copy, without which it is not listed."""
+        """Features that are not in this copy, without which the command is not listed."""
         return [name for name in self.features if name not in FEATURES]
 
 
@@ -57,24 +57,25 @@ class _Commands(Mapping[str, Any]):
         self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            entry = self._entries[name]
-            if entry.missing:
-                raise click.UsageError(f"{name} needs feature {entry.missing[0]}, which is not in this copy")
-            with ended_at_once():
-                app = getattr(importlib.import_module(entry.module), entry.name)
-            if not isinstance(app, typer.Typer):
-                function, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
-                app.command(name, context_settings=entry.settings, cls=_Command)(function)
-            self._loaded[name] = main.get_command(app)
-            self._loaded[name].name = name
-        return self._loaded[name]
+        if name in self._loaded:
+            return self._loaded[name]
+        entry = self._entries[name]
+        if entry.missing:
+            raise click.UsageError(f"{name} needs feature {entry.missing[0]}, which is not in this copy")
+        with ended_at_once():
+            app = getattr(importlib.import_module(entry.module), entry.name)
+        if not isinstance(app, typer.Typer):
+            function, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
+            app.command(name, context_settings=entry.settings, cls=_Command)(function)
+        command = self._loaded[name] = main.get_command(app)
+        command.name = name
+        return command
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, entry in self._entries.items() if not entry.missing)
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
 
 class CommandGroup(core.TyperGroup):

@@ -7,15 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    SpinnerColumn,
-    TaskID,
-    TimeElapsedColumn,
-)
-from rich.progress import Progress as Bars
 
 from host import stage_times
 from host.options import Option
@@ -49,18 +42,16 @@ class Progress:
     """
 
     def __init__(self, console: Console, *, interval: float = 10.0):
-        self._console = console
-        self._interval = interval
-        self._bars = Bars(
-            SpinnerColumn(), PlainColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(),
-            TimeElapsedColumn(), PlainColumn("{task.fields[note]}"), console=console, transient=True,
+        self._console, self._interval = console, interval
+        self._bars = bars.Progress(
+            bars.SpinnerColumn(), PlainColumn("{task.description:<9}"), bars.BarColumn(), bars.MofNCompleteColumn(),
+            bars.TimeElapsedColumn(), PlainColumn("{task.fields[note]}"), console=console, transient=True,
             disable=not console.is_terminal)
-        self._task: TaskID | None = None
-        self._measures = self._changes = 0
+        self._task: bars.TaskID | None = None
         self._workload: Workload | None = None
         self._stage = ""
         self._total: int | None = None
-        self._done = 0
+        self._done = self._measures = self._changes = 0
         self._begun = self._said = 0.0
 
     def __enter__(self) -> "Progress":
@@ -84,9 +75,8 @@ class Progress:
             self._bars.remove_task(self._task)
         self._end()
         self._task = self._bars.add_task(name, total=total, note="")
-        self._measures = self._changes = 0
-        self._workload = workload
-        self._stage, self._total, self._done = name, total, 0
+        self._stage, self._total, self._workload = name, total, workload
+        self._done = self._measures = self._changes = 0
         self._begun = self._said = time.monotonic()
         if not self._console.is_terminal:
             seconds = stage_times.known(name)
@@ -110,11 +100,11 @@ class Progress:
             self._line(note)
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line of its own."""
         self._console.print(text, soft_wrap=True)
 
     def step(self, training: Training) -> None:
-        """A step of training has ended, or a measurement."""
+        """Show a step of training that has ended, or a measurement."""
         note = f"loss {training.steps[-1].loss:.4f}"
         if self._task is not None:
             self._bars.update(self._task, completed=len(training.steps), note=note)
@@ -129,10 +119,8 @@ class Progress:
             self._measures, self._said = len(training.losses), time.monotonic()
             loss, measure = training.losses[-1], training.measures[-1]
             if isinstance(self._workload, CharacterModel):
-                bigram = self._workload.bigram_loss
-                step = training.measured[-1]
-                self._console.print(f"step {step:4}   loss {loss:.4f}   held-out loss {measure:.4f}   bigram model "
-                                    f"{bigram:.4f}", soft_wrap=True)
+                self.say(f"step {training.measured[-1]:4}   loss {loss:.4f}   held-out loss {measure:.4f}   bigram "
+                         f"model {self._workload.bigram_loss:.4f}")
             else:
                 self._console.print(f"epoch {self._measures:3}   loss {loss:.4f}   test accuracy {measure:.2%}")
 

@@ -11,7 +11,7 @@ import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,6 @@ from sim.golden.constants import TABLE
 __all__ = ["check", "main", "node_page", "register_map", "run_page", "system_rdl", "write"]
 
 ROOT = Path(__file__).resolve().parent.parent
-
-_ACCESSES = {
-    Access.CONSTANT: "constant", Access.STATUS: "status", Access.COUNTER: "counter", Access.SETTING: "setting",
-    Access.SET: "set", Access.RESTORED: "restored",
-}
 
 _REGISTERS_PAGE = """\
 # Registers
@@ -71,13 +66,15 @@ def _paragraph(text: str, *, item: bool = False) -> list[str]:
                          break_long_words=False, break_on_hyphens=False)
 
 
-def _kind(entry: Register) -> str:
-    return entry.kind.value if entry.width == 32 else f"{entry.kind.value}, {entry.width} bit{'s'[:entry.width > 1]}"
+#: Registers in the order of the documents.
+_ENTRIES = (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
 
 
 def _item(entry: Register) -> list[str]:
     """Lines of the list item of a register."""
-    facts = [_ACCESSES[entry.access], _kind(entry)]
+    facts = [entry.access.name.lower(), entry.kind.value]
+    if entry.width < 32:
+        facts.append(f"{entry.width} bit{'s'[:entry.width > 1]}")
     if entry.access.writable:
         facts.append(f"0x{entry.reset:08x}")
     return _paragraph(f"0x{entry.address:02x} `{entry.name}` ({', '.join(facts)}): {entry.doc}", item=True)
@@ -85,11 +82,8 @@ def _item(entry: Register) -> list[str]:
 
 def register_map() -> str:
     """The text of docs/registers.md, in lines of at most :data:`WIDTH` characters."""
-    entries = (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
-    lines = [line for entry in entries for line in _item(entry)]
-    for entry in entries:
-        if entry.kind is not Kind.BITFIELD:
-            continue
+    lines = [line for entry in _ENTRIES for line in _item(entry)]
+    for entry in (entry for entry in _ENTRIES if entry.kind is Kind.BITFIELD):
         lines += ["", f"## {entry.name}", "", "| Bits | Field | Meaning |", "|---|---|---|"]
         for field in entry.fields:
             bits = f"{field.bit}" if field.width == 1 else f"{field.bit + field.width - 1}:{field.bit}"
@@ -104,16 +98,8 @@ _RDL = """\
 
 """
 
-_RDL_ACCESSES = {
-    Access.CONSTANT: "sw = r; hw = w;",
-    Access.STATUS: "sw = r; hw = w;",
-    Access.COUNTER: "sw = r; hw = w;",
-    Access.SETTING: "sw = rw; hw = r;",
-    Access.RESTORED: "sw = r; hw = w;",
-    Access.SET: "sw = rw; hw = rw; onwrite = woset;",
-}
-
-_RDL_KINDS = {Kind.FLOAT32: " A number of binary32.", Kind.UINT: "", Kind.BITFIELD: ""}
+#: Accesses of registers that software writes; it reads all others only.
+_RDL_ACCESSES = {Access.SETTING: "sw = rw; hw = r;", Access.SET: "sw = rw; hw = rw; onwrite = woset;"}
 
 
 def _rdl_text(text: str) -> str:
@@ -121,31 +107,23 @@ def _rdl_text(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _rdl_field(name: str, bit: int, width: int, doc: str, access: str, reset: int | None) -> str:
-    value = "" if reset is None else f" = {width}'h{reset:x}"
-    about = f"desc = {_rdl_text(doc)}; " if doc else ""
-    return f"        field {{ {about}{access} }} {name}[{bit + width - 1}:{bit}]{value};"
-
-
-def _rdl_fields(entry: Register) -> list[str]:
-    fields = entry.fields or (Field(name="value", bit=0, width=entry.width, doc=""),)
-    found = []
-    for field in fields:
-        access = "sw = w; hw = r; singlepulse;" if field.pulse else _RDL_ACCESSES[entry.access]
-        reset = None
-        if entry.access.writable:
-            reset = entry.reset >> field.bit & (1 << field.width) - 1
-        found.append(_rdl_field(field.name, field.bit, field.width, field.doc, access, reset))
-    return found
+def _rdl_field(entry: Register, field: Field) -> str:
+    access = "sw = w; hw = r; singlepulse;" if field.pulse else _RDL_ACCESSES.get(entry.access, "sw = r; hw = w;")
+    reset = entry.reset >> field.bit & (1 << field.width) - 1
+    value = f" = {field.width}'h{reset:x}" if entry.access.writable else ""
+    about = f"desc = {_rdl_text(field.doc)}; " if field.doc else ""
+    return f"        field {{ {about}{access} }} {field.name}[{field.bit + field.width - 1}:{field.bit}]{value};"
 
 
 def system_rdl() -> str:
     """The text of docs/registers.rdl."""
     lines = ["addrmap gradring_node {", '    name = "gradring node";',
              '    desc = "Registers of a node, as docs/registers.md has them.";', "    default regwidth = 32;", ""]
-    for entry in (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS):
-        lines += ["    reg {", f"        name = {_rdl_text(entry.name)};",
-                  f"        desc = {_rdl_text(entry.doc + _RDL_KINDS[entry.kind])};", *_rdl_fields(entry),
+    for entry in _ENTRIES:
+        doc = entry.doc + " A number of binary32." * (entry.kind is Kind.FLOAT32)
+        fields = entry.fields or (Field(name="value", bit=0, width=entry.width, doc=""),)
+        lines += ["    reg {", f"        name = {_rdl_text(entry.name)};", f"        desc = {_rdl_text(doc)};",
+                  *(_rdl_field(entry, field) for field in fields),
                   f"    }} {entry.name} @ 0x{4 * entry.address:03x};", ""]
     return _RDL + "\n".join([*lines[:-1], "};"]) + "\n"
 
@@ -209,7 +187,7 @@ def _summary(kind: type) -> str:
 
 
 def _section_items(kind: type, seen: set[type], prefix: str = "") -> Iterator[str]:
-    """List items of the fields of a section, and of its sections that were not ``seen``."""
+    """List items of the fields of a section, and of its sections, unless they were ``seen``."""
     meanings = _meanings(kind)
     fields = [(field, field.metadata["domain"]) for field in dataclasses.fields(kind)]
     for (meaning, _), several in itertools.groupby(
@@ -219,8 +197,8 @@ def _section_items(kind: type, seen: set[type], prefix: str = "") -> Iterator[st
         if isinstance(domain, Part | Parts):
             yield from _sections(f"{prefix}{field.name}", field.default, domain, seen)
         else:
-            names = ", ".join(f"`{prefix}{field.name}`" for field, _ in alike)
-            usual = ", ".join(f"`{field.default}`" for field, _ in alike)
+            names, usual = _names(f"{prefix}{field.name}" for field, _ in alike), _names(
+                f"{field.default}" for field, _ in alike)
             yield f"{names}: {domain.text}; {usual} by default. {meaning}"
 
 
@@ -303,18 +281,18 @@ def _option_items(kind: type[Section]) -> list[str]:
     return lines
 
 
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def run_page() -> str:
     """The text of docs/run.md."""
-    lines = []
-    for name, part in SECTIONS:
-        if name != "schedule":
-            lines += [f"## {name}", "", *_option_items(part), ""]
-    names = ", ".join(f"`{kind}`" for kind in SCHEDULES)
-    lines += ["## Schedules", "", *_paragraph(_SCHEDULES.format(kinds=names)), ""]
+    lines = [line for name, part in SECTIONS if name != "schedule"
+             for line in (f"## {name}", "", *_option_items(part), "")]
+    lines += ["## Schedules", "", *_paragraph(_SCHEDULES.format(kinds=_names(SCHEDULES))), ""]
     for kind, schedule in SCHEDULES.items():
         if schedule.applicable is not None:
-            fields = ", ".join(f"`{field}`" for field in schedule.applicable)
-            lines += _paragraph(f"`{kind}`: {fields}.", item=True)
+            lines += _paragraph(f"`{kind}`: {_names(schedule.applicable)}.", item=True)
     for kind, schedule in SCHEDULES.items():
         if schedule is not Update:
             lines += ["", f"### {kind}", "", *_option_items(schedule)]
@@ -331,13 +309,7 @@ _PLACE = re.compile(r"`([\w/]+\.py):\d+` `([\w.]+)`")
 
 
 def _line_of(path: str, name: str) -> int:
-    """Line of a file in which a class, a function or a constant of this name is defined.
-
-    Raises
-    ------
-    ValueError
-        The file has no such definition.
-    """
+    """Line of a file in which a class, a function or a constant is defined; ``ValueError`` if there is none."""
     lines, found = (ROOT / path).read_text(encoding="utf-8").split("\n"), 0
     for depth, part in enumerate(name.split(".")):
         pattern = re.compile(rf" {{{4 * depth}}}(?:class |def |){part}\b(?:\(|:| =)")
@@ -369,43 +341,34 @@ def predict_page() -> str:
 
 _DOCUMENTS = {"docs/architecture.md": architecture_page, "docs/node.md": node_page,
               "docs/predict.md": predict_page, "docs/registers.md": register_map,
-              "docs/run.md": run_page,
-              "docs/registers.rdl": system_rdl,
-              "host/make/options.json": option_table}
+              "docs/run.md": run_page, "docs/registers.rdl": system_rdl, "host/make/options.json": option_table}
 
 
 def write(root: Path = ROOT) -> None:
     """Write all documents."""
     for name, text in _DOCUMENTS.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text(), encoding="utf-8")
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text(), encoding="utf-8")
 
 
 def check(root: Path = ROOT) -> list[str]:
     """Names of the documents that are missing or differ from those that the sources make."""
-    stale = []
-    for name, text in _DOCUMENTS.items():
-        path = root / name
-        if not path.exists() or path.read_text(encoding="utf-8") != text():
-            stale.append(name)
-    return stale
+    return [name for name, text in _DOCUMENTS.items()
+            if not (root / name).exists() or (root / name).read_text(encoding="utf-8") != text()]
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; returns the exit code."""
-    match list(arguments):
-        case []:
-            write()
-            return 0
-        case ["--check"]:
-            stale = check()
-            for name in stale:
-                print(f"{name} is stale: run `python -m host.documents`", file=sys.stderr)
-            return 1 if stale else 0
-        case _:
-            print("usage: python -m host.documents [--check]", file=sys.stderr)
-            return 2
+    if list(arguments) not in ([], ["--check"]):
+        print("usage: python -m host.documents [--check]", file=sys.stderr)
+        return 2
+    if not arguments:
+        write()
+        return 0
+    stale = check()
+    for name in stale:
+        print(f"{name} is stale: run `python -m host.documents`", file=sys.stderr)
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -44,14 +44,9 @@ Bits: TypeAlias = npt.NDArray[np.uint32]
 
 
 class Feature:
-    """Base of the descriptions of features; by default a feature adds nothing.
+    """Base of the descriptions of features; by default a feature adds nothing."""
 
-    Members
-    -------
-    not_golden : tuple of (str, str), optional
-        What golden nodes lack of it, in words, and why; None if they have it.
-    """
-
+    #: Its part that golden nodes lack, in words, and the reason; None if they have all of it.
     not_golden: tuple[str, str] | None = None
 
     # Driver.
@@ -65,10 +60,10 @@ class Feature:
         raise NotImplementedError
 
     def in_reset(self, devices: "Devices") -> None:
-        """Put nodes in order whose links are held in reset."""
+        """Put nodes in order while their links are held in reset."""
 
     def after_reset(self, devices: "Devices") -> None:
-        """Put nodes in order whose links have begun anew."""
+        """Put nodes in order after their links have begun again."""
 
     def codebook_words(self, codec: str, centroids: Bits) -> Bits:
         """Contents of a node's codebook memory."""
@@ -161,10 +156,7 @@ class Feature:
 
 @functools.cache
 def feature(name: str) -> Feature:
-    """Description of a feature, by its name.
-
-    Raises ``ValueError`` if it is not in this copy.
-    """
+    """Description of a feature by its name; ``ValueError`` if it is not in this copy."""
     if name not in FEATURES:
         raise ValueError(f"Feature {name} must be in this copy of gradring, which has been made without it")
     if not any((Path(folder) / name / "feature.py").is_file() for folder in features.__path__):

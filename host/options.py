@@ -41,9 +41,8 @@ SEEDS = (1 << 63) - 1
 
 def check_range(what: str, value: float | None, minimum: float, maximum: float) -> None:
     """Raise ``ValueError`` for a number that is not from ``minimum`` to ``maximum``; None passes."""
-    if value is None or (math.isfinite(value) and minimum <= value <= maximum):
-        return
-    raise ValueError(f"{what} must be between {minimum:,} and {maximum:,}, not {value!r}")
+    if value is not None and not (math.isfinite(value) and minimum <= value <= maximum):
+        raise ValueError(f"{what} must be between {minimum:,} and {maximum:,}, not {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +68,8 @@ class Option:
     shown_default: str | None = None
 
     def check(self, name: str, value: Any) -> Any:
-        """The value of field ``name`` as the code has it; ``ValueError`` for one that is impossible. None passes.
-        ``TypeError`` if the value is not of the kind."""
+        """The value of field ``name`` as the code has it; None passes. ``TypeError`` for a value of another kind,
+        ``ValueError`` for one that is impossible."""
         what = label_of(name) if self.label is None else self.label
         if self.kind is not None:
             return self.kind.take(what, value)

@@ -27,8 +27,7 @@ from typing import Any, BinaryIO
 
 from sim import json_files
 
-__all__ = ["PREVIOUS", "OutputError", "claim", "claims", "prepare", "release", "replacing", "write_bytes",
-           "write_json"]
+__all__ = ["PREVIOUS", "OutputError", "claim", "prepare", "release", "replacing", "write_bytes", "write_json"]
 
 #: Folder of the results of the run before, in the folder of a run.
 PREVIOUS = "previous"
@@ -86,21 +85,10 @@ def _remove_stale(path: Path) -> None:
 
 
 def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
-    """Make a folder, and check that results can be written to it; return it.
+    """Make a folder and those above it, and check that results can be written to it; return it.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder, which may exist; folders above it are made as well.
-    files : sequence of str
-        Names of the results, each of which must be free or a file that can be replaced.
-    space : int
-        Bytes that must be free on the disk.
-
-    Raises
-    ------
-    OutputError
-        A result could not be written; the message names the first path that is refused.
+    The names of ``files`` must be free, or files that can be replaced, and ``space`` bytes must be free on the disk;
+    else ``OutputError`` names the first path that is refused.
     """
     try:
         os.fsencode(folder)
@@ -141,22 +129,9 @@ def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space
     """Begin a run in a folder: check it, lock it, and move the results of the run before to ``previous/``; return it.
 
     The lock ends with the process, however it ends, or by :func:`release`. Only the named files are moved, and of an
-    older ``previous/`` only files of these names are replaced.
-
-    Parameters
-    ----------
-    folder, space
-        As for :func:`prepare`.
-    files : sequence of str
-        Names of all files that runs of this kind write, relative to the folder.
-    keep : sequence of str
-        Names of the files that this run continues from, which are not moved.
-
-    Raises
-    ------
-    OutputError
-        A run is going in the folder, a result could not be written, or the results of the run before could not be
-        moved.
+    older ``previous/`` only files of these names are replaced. ``files`` are all files that runs of this kind write,
+    relative to the folder; the run continues from the files to ``keep``, which are not moved. ``OutputError`` if a
+    run is going in the folder, a result could not be written, or the results of the run before could not be moved.
     """
     prepare(folder, files=[name for name in files if "/" not in name], space=space)
     _lock(folder)
@@ -200,15 +175,6 @@ def release() -> None:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def claims() -> Iterator[None]:
-    """Release the folders of runs at the end of the block."""
-    try:
-        yield
-    finally:
-        release()
-
-
 def _forget() -> None:
     """Leave the locks of a parent process to it."""
     while _claimed:
@@ -244,11 +210,8 @@ def _put_away(folder: Path, files: Sequence[str], keep: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file beside, and have it take the place of ``path`` once it is whole and on the disk; ``OutputError``
-    if it cannot be written, with its name.
-
-    Whatever ends the block early, the process included, leaves ``path`` as it was.
-    """
+    """Write a file that replaces ``path`` once it is whole and on the disk; any early end of the block, or of the
+    process, leaves ``path`` as it was. ``OutputError`` if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _beside(path) as (beside, file):
@@ -269,7 +232,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _sync(folder: Path) -> None:
-    """Bring the entries of a folder to the disk, where the system knows of such a thing."""
+    """Bring the entries of a folder to the disk, where the system can do so."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -285,8 +248,6 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON with two spaces of indent and a new line at the end; see :func:`replacing`.
-
-    Numbers that are not finite are null, and noted: see :func:`sim.json_files.finite`.
-    """
+    """Write a value as JSON with two spaces of indent and a new line at the end; see :func:`replacing`, and
+    :func:`sim.json_files.finite` for numbers that are not finite."""
     write_bytes(path, (json.dumps(json_files.finite(value), indent=2, allow_nan=False) + "\n").encode())

@@ -65,18 +65,11 @@ def write_report(report: Mapping[str, Any], folder: Path, name: str = REPORT) ->
 
 
 def read_report(path: Path, *schemas: Schema) -> dict[str, Any]:
-    """Report in a file, of one of the schemas.
-
-    Raises
-    ------
-    ValueError
-        The file is damaged, or has another report, or one of another version; the message says what to do.
-    OSError
-        It cannot be read.
-    """
+    """Report in a file, of one of the schemas; ``OSError`` if the file cannot be read, ``ValueError`` with a remedy
+    if it is damaged, or has another report, or one of another version."""
     report = json_files.read(path)
-    found = report.get("schema") if isinstance(report, dict) else None
-    name, version = (found.get("name"), found.get("version")) if isinstance(found, dict) else (found, None)
+    header = report.get("schema") if isinstance(report, dict) else None
+    name, version = (header.get("name"), header.get("version")) if isinstance(header, dict) else (header, None)
     schema = next((schema for schema in schemas if schema.name == name), None)
     if schema is None:
         raise ValueError(f"{path} must be a report {' or '.join(schema.name for schema in schemas)}, not damaged "

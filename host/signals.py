@@ -38,10 +38,8 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """Requests that signals have made.
-
-    A step has ``grace`` seconds to end after the first signal, before another signal is sent; with 0 any time.
-    """
+    """Requests that signals have made. A step has ``grace`` seconds to end after the first signal, before another one
+    is sent; with 0 any time."""
 
     #: The signal that asked the program to end.
     asked: int | None = None
@@ -73,13 +71,11 @@ class Signals:
             raise Interrupted(self.asked)
 
 
-@contextlib.contextmanager
-def handled(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
+def handled(handler: Handler, *numbers: signal.Signals) -> contextlib.AbstractContextManager[None]:
     """Call a function for these signals during the block, unless they are ignored; in the main thread only."""
     is_main = threading.current_thread() is threading.main_thread()
-    with _replaced(handler, *(number for number in numbers if is_main and signal.getsignal(number) not in (
-            signal.SIG_IGN, None))):  # None: a handler that Python has not set
-        yield
+    return _replaced(handler, *(number for number in numbers if is_main and signal.getsignal(number) not in (
+        signal.SIG_IGN, None)))  # None: a handler that Python has not set
 
 
 @contextlib.contextmanager
@@ -95,13 +91,7 @@ def _replaced(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
 
 @contextlib.contextmanager
 def handle_signals(*, grace: float = 0) -> Iterator[Signals]:
-    """Handle SIGINT and SIGTERM during the block; in the main thread only.
-
-    Parameters
-    ----------
-    grace : float
-        See :class:`Signals`.
-    """
+    """Handle SIGINT and SIGTERM during the block, in the main thread only; see :class:`Signals` for ``grace``."""
     from sim.verilated.processes import heard
 
     signals = Signals(grace=grace)
@@ -118,14 +108,10 @@ def _end(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-@contextlib.contextmanager
-def ended_at_once() -> Iterator[None]:
-    """Make signals end the process during the block, with a line, unless they are ignored.
-
-    For imports, since modules that are loaded in part have nothing to tidy up.
-    """
-    with handled(_end, *ENDING):
-        yield
+def ended_at_once() -> contextlib.AbstractContextManager[None]:
+    """Make signals end the process during the block, with a line, unless they are ignored: for imports, since modules
+    that are loaded in part have nothing to tidy up."""
+    return handled(_end, *ENDING)
 
 
 def restore_default(*numbers: signal.Signals) -> None:

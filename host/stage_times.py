@@ -1,7 +1,6 @@
-"""Times that stages took when they were last done, to be shown when they are done again.
+"""Times that stages took when they were last done, in ``stages.json`` of the cache folder.
 
-The times stand in ``stages.json`` of the cache folder. They are a convenience: where the file cannot be read or
-written, nothing is known.
+They are a convenience: where the file cannot be read or written, no time is known.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ __all__ = ["LEAST", "known", "note"]
 
 #: Seconds below which a stage was not done but found, or is not worth a word.
 LEAST = 2.0
-#: Stages that are kept, the latest ones.
+#: Number of the latest stages that are kept.
 _MOST = 100
 
 

@@ -21,7 +21,7 @@ def version() -> str:
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of the repository that this file is in, with a + behind it where files differ from it; else None."""
+    """The commit of this file's repository, followed by + where files differ from it; None without a repository."""
     if not (_ROOT / ".git").exists():
         return None
     try:

@@ -1,6 +1,7 @@
 """A rank's connection to the process that has the ring."""
 
 import contextlib
+import functools
 import os
 import queue
 import threading
@@ -14,23 +15,14 @@ from host.sockets.format import MessageError
 
 __all__ = ["GONE", "RingClient", "client", "wait_for_reason"]
 
+#: Reason where the launcher has none.
 GONE = "The process that has the ring has ended: its own message says why"
-"""Reason where the launcher has none."""
-
-#: Attempts to say the first message: a rank that was stopped meanwhile may have been too slow for the server.
+#: Attempts to send the first message: a rank that was stopped meanwhile may have been too slow for the server.
 _ATTEMPTS = 3
-
-_shared: list["RingClient"] = []
 
 
 class RingClient:
-    """Requests of one rank, sent one after the other, each when the one before has its answer.
-
-    Parameters
-    ----------
-    address : str
-        Path of the server's socket.
-    """
+    """Requests of one rank to the socket at ``address``, each sent when the one before has its answer."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -53,10 +45,7 @@ class RingClient:
             self._backends.add(backend)
 
     def begin(self, request: Request | Save) -> "Future[Any]":
-        """Ask for an operation after all earlier ones, and return its result to come.
-
-        Raises ``RingError`` if the rank has not joined.
-        """
+        """Ask for an operation after all earlier ones; its future result. ``RingError`` if it has not joined."""
         self._check_joined()
         if self._messages is None:
             self._messages = queue.SimpleQueue()
@@ -64,10 +53,7 @@ class RingClient:
         return self._post(request, self._messages)
 
     def ask(self, request: Request | Save) -> Any:
-        """Ask for an operation, and wait for its result.
-
-        Raises ``RingError`` if the operation has failed; all ranks have an error with the same text.
-        """
+        """Ask for an operation, and wait for its result; ``RingError``, equal on all ranks, if it has failed."""
         self._check_joined()
         return self._call(request)
 
@@ -77,18 +63,16 @@ class RingClient:
         self.gloo[name] = (calls + 1, before + size)
 
     def fail(self, failure: Failed) -> RingError | None:
-        """Say that this rank ends by an error; the error of all ranks, if that is another one."""
-        connection = RingClient(self._address)  # of its own: this one may wait for an operation
-        try:
-            connection._exchange(failure)
-        except RingError as error:
-            return error
-        finally:
-            connection.close()
+        """Report that this rank ends by an error; the error of all ranks, if that is another one."""
+        with contextlib.closing(RingClient(self._address)) as connection:  # this one may wait for an operation
+            try:
+                connection._exchange(failure)
+            except RingError as error:
+                return error
         return None
 
     def leave(self) -> None:
-        """Say that there are no more requests; a second time does nothing."""
+        """Report that there are no more requests; a second time does nothing."""
         if self._left:
             return
         if self._backends:
@@ -161,15 +145,11 @@ def wait_for_reason(address: str) -> str | None:
     return None
 
 
+@functools.cache
 def client() -> RingClient:
-    """The connection of this process.
-
-    Raises ``RingError`` if there is no ring, since the script was not started by the launcher.
-    """
-    if not _shared:
-        address = os.environ.get(ADDRESS)
-        if address is None:
-            raise RingError("Script must be started by the launcher to have a ring: gradring launch -n 4 script.py",
-                            cause=None, events=[])
-        _shared.append(RingClient(address))
-    return _shared[0]
+    """The connection of this process; ``RingError`` if the launcher has not started it, so that there is no ring."""
+    address = os.environ.get(ADDRESS)
+    if address is None:
+        raise RingError("Script must be started by the launcher to have a ring: gradring launch -n 4 script.py",
+                        cause=None, events=[])
+    return RingClient(address)

@@ -12,6 +12,7 @@ the hook knows the parameters.
 
 import dataclasses
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,27 +29,24 @@ from host.pytorch import ownership
 from host.pytorch.client import client
 from host.pytorch.messages import RING, AllReduce, Buffers, Made, Open
 
-__all__ = ["OTHERS", "Passes", "Reduction", "attach", "counted", "install", "local_gradients", "passes_of",
-           "reduce_bucket"]
+__all__ = ["OTHERS", "Passes", "Reduction", "attach", "counted", "install", "local_gradients", "passes_of"]
 
 
 @dataclasses.dataclass
 class Passes:
     """Counts of forward and backward passes so far, which distinguish requests of different steps.
 
-    A module in ``DistributedDataParallel`` has counts of its own, of passes with a sum of its gradients: passes under
-    ``no_sync()`` are left out, since ranks may differ in them. All other modules have one count together, of the
-    outermost modules with parameters that are called to be differentiated, and of the calls of
-    ``torch.autograd.backward``.
+    A module in ``DistributedDataParallel`` has its own counts of passes with a sum of its gradients, without passes
+    under ``no_sync()``, in which ranks may differ. All other modules share counts of calls of outermost modules with
+    parameters to be differentiated, and of calls of ``torch.autograd.backward``.
     """
 
     forward: int = 0
     backward: int = 0
 
 
+#: Passes outside of ``DistributedDataParallel``.
 OTHERS = Passes()
-"""Passes outside of ``DistributedDataParallel``."""
-
 #: Modules that are being called, each within the one before it.
 _calls: list[torch.nn.Module] = []
 
@@ -105,12 +103,10 @@ def _agree_on_infinities() -> None:
 _BUILTIN = {dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook,
             dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook}
 
-#: What DDP does for each module.
+#: Reduction of each module.
 _reductions: "weakref.WeakKeyDictionary[Any, Reduction]" = weakref.WeakKeyDictionary()
-
 #: Reduction of each parameter, as a weak reference.
 _of_parameter: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-
 #: Job that keeps back parts of a parameter's gradients, and the first of its elements there.
 _kept: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
@@ -129,23 +125,17 @@ def local_gradients(state: object, bucket: dist.GradBucket) -> Future[torch.Tens
 
 
 class Reduction:
-    """Sum of the gradients of one module.
-
-    Parameters
-    ----------
-    keeps : bool
-        Whether nodes keep back parts of gradients.
-    """
+    """Sum of the gradients of one module; with ``keeps``, nodes keep back parts of gradients."""
 
     def __init__(self, module: Any, *, keeps: bool) -> None:
         self._module, self._keeps = weakref.ref(module), keeps
         self._group = module.process_group
         self.passes = Passes()  # passes of the module in which gradients are summed
-        # state and hook that the script has registered
+        # State and hook that the script has registered.
         self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
 
     def reduce(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-        """Average the gradients of a bucket, but leave those local that optimizers on the nodes sum."""
+        """Average the gradients of a bucket, except gradients that optimizers on the nodes sum."""
         if not bucket.index():
             self.passes.backward += 1
         parameters, buffer = bucket.parameters(), bucket.buffer()
@@ -182,14 +172,13 @@ class Reduction:
         if not self._keeps:
             return torch.from_numpy(client().ask(AllReduce(values=values, made=self._made())))
         self._make_room(parameters)
-        jobs: dict[int, tuple[list[Any], list[Any]]] = {}  # elements of a vector, by the elements of these values
-        start = 0
-        for parameter in parameters:
+        jobs: dict[int, tuple[list[Any], list[Any]]] = {}  # elements of these values, and of the job's vector
+        starts = itertools.accumulate((parameter.numel() for parameter in parameters), initial=0)
+        for parameter, start in zip(parameters, starts, strict=False):
             job, first = _kept[parameter]
             here, there = jobs.setdefault(job, ([], []))
             here.append(np.arange(start, start + parameter.numel()))
             there.append(np.arange(first, first + parameter.numel()))
-            start += parameter.numel()
         means = np.empty_like(values)
         for job, (here, there) in jobs.items():
             elements = np.concatenate(here)
@@ -207,11 +196,10 @@ class Reduction:
         new = [parameter for parameter in (module.module.parameters() if module is not None else parameters)
                if parameter not in _kept and parameter.dtype == torch.float32
                and (id(parameter) in summed or (parameter.requires_grad and not ownership.is_owned(parameter)))]
-        job = int(client().ask(Open(lengths=(sum(parameter.numel() for parameter in new),), made=self._made())))
-        first = 0
-        for parameter in new:
+        *firsts, length = itertools.accumulate((parameter.numel() for parameter in new), initial=0)
+        job = int(client().ask(Open(lengths=(length,), made=self._made())))
+        for parameter, first in zip(new, firsts, strict=True):
             _kept[parameter] = job, first
-            first += parameter.numel()
 
     def meet(self) -> None:
         """Wait for all ranks before a forward pass that brings buffers over gloo."""
@@ -226,11 +214,6 @@ class Reduction:
         if module is not None and module._join_config.enable:
             return None
         return Made(forward=self.passes.forward, backward=self.passes.backward)
-
-
-def reduce_bucket(state: Reduction, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    """Hook of every module: see :meth:`Reduction.reduce`."""
-    return state.reduce(bucket)
 
 
 def passes_of(parameter: torch.Tensor) -> Passes:
@@ -249,10 +232,7 @@ def _check_join(module: Any) -> None:
 
 
 def counted(begin: Callable[..., Any]) -> Callable[..., Any]:
-    """A begin of forward passes that also counts those whose backward pass sums gradients.
-
-    Ranks meet there if the pass brings buffers.
-    """
+    """A begin of forward passes that counts passes with a sum of gradients; ranks meet if a pass brings buffers."""
     @functools.wraps(begin)
     def count(self: Any, *inputs: Any, **options: Any) -> Any:
         reduction = _reductions.get(self)
@@ -277,7 +257,7 @@ def attach(module: Any, *, keeps: bool, copied: bool = False) -> None:
     reduction = _reductions[module] = Reduction(module, keeps=keeps)
     for parameter in module.module.parameters():
         _of_parameter[parameter] = weakref.ref(reduction)
-    dist._register_comm_hook(module.reducer, reduction, reduce_bucket)
+    dist._register_comm_hook(module.reducer, reduction, Reduction.reduce)
 
 
 def install(*, keeps: bool) -> None:

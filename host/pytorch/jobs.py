@@ -52,18 +52,10 @@ class Operation:
 
 
 class Jobs:
-    """All jobs of a script, each on a simulated ring of its own kind of nodes.
+    """All jobs of a script, each on a simulated ring of its own kind of nodes, open in the context of a ``stack``.
 
-    A sum that belongs to no job is done by the job that was begun last, or by one that is made for it.
-
-    Parameters
-    ----------
-    stack : ExitStack
-        Context in which simulations are open.
-    announce : callable
-        Called with the name of each stage of a build.
-    say : callable
-        Called with a line about a job, once for each such line.
+    A sum that belongs to no job is done by the job that was begun last, or by one that is made for it. ``announce``
+    is called with the name of each stage of a build, and ``say`` with each line about a job, once.
     """
 
     def __init__(self, options: Options, stack: contextlib.ExitStack,
@@ -80,21 +72,13 @@ class Jobs:
         return len(self._jobs)
 
     def answer(self, requests: Sequence[Request]) -> Any:
-        """Do what all ranks ask for.
-
-        Raises ``ValueError``: ranks do not agree, or there can be no such job.
-
-        Parameters
-        ----------
-        requests : sequence of Request
-            One per rank, of the same title.
-        """
+        """Do an operation for which each rank has a request of the same title; ``ValueError`` if ranks do not agree,
+        or there can be no such job."""
         first = requests[0]
-        result: Any
         if isinstance(first, Buffers):
             return None
         if isinstance(first, Open):
-            result = self._open(first)
+            result: Any = self._open(first)
         elif isinstance(first, AllReduce):
             result = self._all_reduce(requests)  # type: ignore[arg-type]
         else:
@@ -153,8 +137,8 @@ class Jobs:
         used = [None if not any(any(one.present[group]) for one in requests) else optimizer
                 for group, optimizer in enumerate(first.optimizers)]
         for group, names in enumerate(first.names):
-            absent = [name for place, name in enumerate(names)
-                      if not any(one.present[group][place] for one in requests)]
+            absent = [name for index, name in enumerate(names)
+                      if not any(one.present[group][index] for one in requests)]
             if absent and used[group] is not None:
                 raise ValueError(
                     f"Parameters of a group must all have a gradient on some rank, or none of them; "
@@ -170,23 +154,13 @@ class Jobs:
 
 
 class WatchedJobs:
-    """Jobs whose operations end early if a rank ends meanwhile.
+    """Jobs with operations that end early if a rank ends meanwhile.
 
-    Another thread looks at the ranks. If one has ended, it ends the others, and has the operation end as by SIGTERM:
+    Another thread looks at the ranks every ``look`` seconds. If ``ended`` has a sentence about one that has ended by
+    an error, it calls ``tell`` with it, ends the operation as by SIGTERM, and calls ``end`` to end the other ranks:
     under :func:`~sim.verilated.processes.ended_by_signals` the main thread raises
-    :class:`~sim.verilated.processes.EndedError`, which ends the programs of a build as well. A simulation goes on
+    :class:`~sim.verilated.processes.EndedError`, which ends the programs of a build as well. A simulation continues
     until its library returns.
-
-    Parameters
-    ----------
-    ended : callable
-        Returns how a rank has ended by an error, in a sentence, or None.
-    tell : callable
-        Called with that sentence, in the other thread.
-    end : callable
-        Called then, in the same thread, to end the ranks that are left.
-    look : float
-        Seconds between looks.
     """
 
     def __init__(self, jobs: Any, *, ended: Callable[[], str | None], tell: Callable[[str], None],
@@ -216,8 +190,7 @@ class WatchedJobs:
 
     def save(self, request: Save) -> dict[str, Any]:
         """State of a job."""
-        found: dict[str, Any] = self._jobs.save(request)
-        return found
+        return dict(self._jobs.save(request))
 
 
 def _or_none(places: Any) -> Any:

@@ -34,13 +34,7 @@ _IMPORTS = 60.0
 
 
 class Arrivals:
-    """Ranks that are awaited in ``init_process_group()``.
-
-    Parameters
-    ----------
-    patience : Patience
-        Seconds after which the launcher reports that it waits, and after which it ends.
-    """
+    """Ranks that are awaited in ``init_process_group()``, with reports and an end after times of ``patience``."""
 
     def __init__(self, server: RingServer, ranks: Sequence["subprocess.Popen[bytes]"], patience: Patience,
                  say: Callable[[str], None]) -> None:
@@ -62,10 +56,9 @@ class Arrivals:
             for child in children:
                 with contextlib.suppress(OSError):
                     os.kill(child, signal.SIGTERM)
-            remedies = [cause] if cause else []
             self._server.fail(f"{who[0].upper()}{who[1:]} must call init_process_group() within "
-                              f"{self._patience.timeout:g} seconds: "
-                              f"{', or '.join([*remedies, 'give gradring launch a longer --timeout'])}")
+                              f"{self._patience.timeout:g} seconds: {f'{cause}, or ' if cause else ''}give gradring "
+                              f"launch a longer --timeout")
         elif not self._said:
             self._said = True
             cause = self._cause()[1]
@@ -83,24 +76,23 @@ class Arrivals:
 
 
 def starters(parents: Sequence[int]) -> dict[int, str]:
-    """Processes that ranks have started with their own environment, and the way of each.
-
-    There are none where the system does not list processes in /proc.
-    """
+    """Processes that ranks have started with their own environment, and the way of each; none where the system does
+    not list processes in /proc."""
     begun: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             parent = int(status(int(folder.name))[1])
             if parent not in parents or f"{ADDRESS}=".encode() not in (folder / "environ").read_bytes():
                 continue
-            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if any(word in line for word in _HELPERS):
-                continue
+            line = _command_line(folder.name)
             ways = [way for word, way in _WAYS.items() if word in line]
-            same = line == Path(f"/proc/{parent}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if ways or same:
+            if not any(word in line for word in _HELPERS) and (ways or line == _command_line(parent)):
                 begun[int(folder.name)] = ways[0] if ways else "multiprocessing"
     return begun
+
+
+def _command_line(process: int | str) -> str:
+    return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
 MODULE = "host.pytorch.rank"
@@ -123,13 +115,6 @@ class Launched(NamedTuple):
 
     jobs: Jobs
     server: RingServer
-
-
-def _ending(code: int) -> str:
-    """How a process has ended."""
-    if code < 0:
-        return f"by signal {signal.Signals(-code).name}"
-    return f"with exit code {code}"
 
 
 @contextlib.contextmanager
@@ -170,20 +155,12 @@ def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
 def launch(script: Sequence[str], options: Options, *, patience: Patience | None = None,
            replace: bool = False, announce: Callable[[str], None] = lambda stage: None,
            say: Callable[[str], None] = lambda text: None) -> Launched:
-    """Run a script once for each node, and serve its ranks until all have ended.
+    """Run a script once for each node, and serve its ranks until all have ended; ``LaunchError`` if a rank has ended
+    by an error, after the end of all other ranks.
 
-    Raises ``LaunchError``: a rank has ended by an error. The others have been ended as well.
-
-    Parameters
-    ----------
-    script : sequence of str
-        The script and its arguments, or ``-m``, a module and its arguments.
-    replace : bool
-        Whether a backend gloo by name means the ring.
-    announce : callable
-        Called with the name of each stage of a build as it begins.
-    say : callable
-        Called with a line about a rank that is slow, or a job.
+    ``script`` is the script and its arguments, or ``-m``, a module and its arguments; with ``replace``, a backend
+    gloo by name means the ring. ``announce`` is called with the name of each stage of a build as it begins, ``say``
+    with lines about slow ranks and jobs.
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder())
@@ -210,11 +187,12 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
 
 
 def _failure(ranks: list["subprocess.Popen[bytes]"]) -> str | None:
-    """How a rank has ended by an error, if one has; a signal is the cause of other ranks' errors rather than one of
-    them."""
+    """Sentence about a rank that has ended by an error, if one has; a rank that a signal has ended is first, since it
+    causes errors of other ranks."""
     codes = [(rank.poll() or 0, number) for number, rank in enumerate(ranks)]
     code, number = min(codes, key=lambda item: (item[0] == 0, item))
-    return f"Rank {number} has ended {_ending(code)}; the others cannot go on without it" if code else None
+    ending = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return f"Rank {number} has ended {ending}; the others cannot go on without it" if code else None
 
 
 def _is_stopped(process: int) -> bool:

@@ -21,21 +21,18 @@ Vector = npt.NDArray[np.float32]
 #: Numbers of ranks, of jobs, and of elements.
 _Count = Annotated[int, Within(0, 1 << 40)]
 
-ADDRESS = "GRADRING_ADDRESS"
-"""Name of the environment variable that has the path of the socket."""
-
-KEEPS = "GRADRING_KEEPS"
-"""Name of the environment variable that is 1 if nodes keep back parts of gradients, to be added to later ones."""
-
-REPLACE = "GRADRING_REPLACE"
-"""Name of the environment variable that is 1 if a backend gloo by name means the ring."""
-
+#: Name of the backend with the ring.
 RING = "gradring"
-"""Name of the backend with the ring."""
 
+# Environment variables of ranks.
+#: Path of the socket.
+ADDRESS = "GRADRING_ADDRESS"
+#: 1 if nodes keep back parts of gradients, to be added to later ones.
+KEEPS = "GRADRING_KEEPS"
+#: 1 if a backend gloo by name means the ring.
+REPLACE = "GRADRING_REPLACE"
+#: Number of an open file of rank 0: the socket, listening already, of PyTorch's store at MASTER_PORT.
 STORE = "GRADRING_STORE"
-"""Name of the environment variable that has the number of an open file of rank 0: the socket, listening already, of
-PyTorch's store at MASTER_PORT."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,8 +132,7 @@ class Step(Request):
 
     @property
     def title(self) -> str:
-        return (f"a step of job {self.job}"
-                f"{', with other weights' if self.weights is not None else ''}"
+        return (f"a step of job {self.job}{', with other weights' if self.weights is not None else ''}"
                 f"{', with another state' if self.state is not None else ''}")
 
 
@@ -176,6 +172,6 @@ class Answer:
     value: Any = None
 
 
+#: All messages, and the classes of their fields.
 MESSAGES = Registry(Answer, Hello, Open, AllReduce, Buffers, Step, Save, Failed, Listen, Leave, Made, SGD, Adam,
                     AdamW)
-"""All messages, and the classes of their fields."""

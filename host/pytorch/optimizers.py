@@ -6,24 +6,20 @@ of weights at its owner, and bring the new weights to all ranks.
 
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from host.jobs.checks import groups_of
 from host.pytorch import ownership
 from host.pytorch.client import client
 from host.pytorch.hooks import passes_of
-from host.pytorch.messages import Made, Open, Save, Step
+from host.pytorch.messages import Made, Open, Save, Step, Vector
 from host.training import optimizers
 
 __all__ = ["SGD", "Adam", "AdamW"]
-
-Vector = npt.NDArray[np.float32]
-
 
 #: Arguments of torch.optim that choose an implementation, and change no result.
 _IMPLEMENTATIONS = ("foreach", "fused")
@@ -48,24 +44,17 @@ def _converted(state: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
 class _NodeOptimizer(torch.optim.Optimizer):
     """Base of the optimizers on the nodes.
 
-    Parameters
-    ----------
-    params : iterable
-        As those of ``torch.optim``: parameters, or groups of them. Frozen parameters, those without
-        ``requires_grad``, are left out, and must stay frozen.
-    *arguments, **options
-        Arguments of ``__signature__``: options of a group that has none of its own. Those that ask for what nodes do
-        not do must be left out.
+    ``params`` are parameters, or groups of them, as with ``torch.optim``. Frozen parameters, without
+    ``requires_grad``, are left out, and must stay frozen. The other arguments, of ``__signature__``, are options of a
+    group that has none of its own; options that nodes do not carry out must be left out.
     """
 
     __signature__: inspect.Signature
 
     #: Arguments that nodes carry out.
     _taken: tuple[str, ...] = ()
-
     #: Whether gradients are summed by the step.
     on_nodes = True
-
     #: Names of the state planes, as torch.optim has them.
     _planes: tuple[str, ...] = ()
 
@@ -83,9 +72,8 @@ class _NodeOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             self._frozen += [parameter for parameter in group["params"] if not parameter.requires_grad]
             trained = [parameter.requires_grad for parameter in group["params"]]
-            for key in ("params", "param_names"):  # names, if named_parameters() was given
-                if key in group:
-                    group[key] = list(itertools.compress(group[key], trained))
+            for key in group.keys() & {"params", "param_names"}:  # names, if named_parameters() was given
+                group[key] = list(itertools.compress(group[key], trained))
             for parameter in group["params"]:
                 if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
                     raise ValueError(f"Parameters on the nodes must be float32 on the CPU, not {parameter.dtype} on "
@@ -114,8 +102,8 @@ class _NodeOptimizer(torch.optim.Optimizer):
                         f"state_dict(), and give it to load_state_dict()")
 
     def _check_parameters(self) -> None:
-        """Raise ``ValueError`` if a step would leave out parameters that were frozen, or added, since the job has
-        one length."""
+        """Raise ``ValueError`` if a step would leave out parameters that were frozen or added: the job has one
+        length."""
         if any(parameter.requires_grad for parameter in self._frozen):
             raise ValueError("Parameters that were frozen when an optimizer on the nodes was made must stay so: "
                              "freeze them later, or make the optimizer again")
@@ -135,35 +123,36 @@ class _NodeOptimizer(torch.optim.Optimizer):
         """The nodes' optimizer of a group."""
         raise NotImplementedError
 
+    def _slices(self) -> Iterator[tuple[torch.Tensor, slice]]:
+        """Each parameter, and its elements in the job's vector."""
+        for group, elements in zip(self._parameters, self._places, strict=True):
+            ends = itertools.accumulate((parameter.numel() for parameter in group), initial=elements.start)
+            for parameter, (first, end) in zip(group, itertools.pairwise(ends), strict=True):
+                yield parameter, slice(first, end)
+
     def _flat(self, tensor: Callable[[torch.Tensor], torch.Tensor | None]) -> Vector:
         """Vector of a tensor of each parameter, or of zeros where there is none."""
         vector = np.zeros(self._places[-1].stop, np.float32)
-        for group, place in zip(self._parameters, self._places, strict=True):
-            first = place.start
-            for parameter in group:
-                values = tensor(parameter)
-                if values is not None:
-                    if values.is_sparse:
-                        raise ValueError("Gradients must be dense, not sparse: make the embedding with sparse=False")
-                    if values.dtype != torch.float32:
-                        raise ValueError(f"Parameters on the nodes must stay float32, not become {values.dtype}: "
-                                         f"make the optimizer for a copy in float32")
-                    vector[first:first + parameter.numel()] = values.detach().numpy().reshape(-1)
-                first += parameter.numel()
+        for parameter, elements in self._slices():
+            values = tensor(parameter)
+            if values is None:
+                continue
+            if values.is_sparse:
+                raise ValueError("Gradients must be dense, not sparse: make the embedding with sparse=False")
+            if values.dtype != torch.float32:
+                raise ValueError(f"Parameters on the nodes must stay float32, not become {values.dtype}: make the "
+                                 f"optimizer for a copy in float32")
+            vector[elements] = values.detach().numpy().reshape(-1)
         return vector
 
     def _spread(self, vector: Vector, take: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
         """Give each parameter its part of a vector."""
-        for group, place in zip(self._parameters, self._places, strict=True):
-            first = place.start
-            for parameter in group:
-                part = vector[first:first + parameter.numel()].copy()
-                take(parameter, torch.from_numpy(part).reshape(parameter.shape))
-                first += parameter.numel()
+        for parameter, elements in self._slices():
+            take(parameter, torch.from_numpy(vector[elements].copy()).reshape(parameter.shape))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Have the nodes sum the gradients of all ranks, and update the weights by their mean.
+        """Make the nodes sum the gradients of all ranks, and update the weights by their mean.
 
         All ranks must call this following the same steps and passes. A parameter without a gradient on this rank
         counts as one of zeros.
@@ -193,9 +182,9 @@ class _NodeOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """State in the form of the optimizer of ``torch.optim``, and under ``gradring`` what nodes keep beside it.
+        """State in the form of the optimizer of ``torch.optim``, and under ``gradring`` the further state of nodes.
 
-        ``torch.load`` reads it without ``weights_only=False``. One rank may call this alone.
+        ``torch.load`` reads it without ``weights_only=False``. Any single rank may call this.
         """
         kept = self._given
         if kept is None and self._job is not None:
@@ -206,21 +195,21 @@ class _NodeOptimizer(torch.optim.Optimizer):
 
     def _fill(self, kept: dict[str, Any]) -> None:
         """Give each parameter the state that it has with ``torch.optim``."""
-        steps = {id(parameter): kept["steps"][number] for number, group in enumerate(self._parameters)
+        steps = {id(parameter): count for count, group in zip(kept["steps"], self._parameters, strict=False)
                  for parameter in group}
         for plane, name in enumerate(self._planes):
             def take(parameter: torch.Tensor, values: torch.Tensor, name: str = name) -> None:
-                if steps[id(parameter)]:
+                if count := steps[id(parameter)]:
                     self.state[parameter][name] = values
                     if len(self._planes) > 1:
-                        self.state[parameter]["step"] = torch.tensor(float(steps[id(parameter)]))
+                        self.state[parameter]["step"] = torch.tensor(float(count))
 
             self._spread(kept["contents"][f"state_{plane}"], take)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state of the same kind of optimizer, on all ranks.
+        """Continue from a state of the same kind of optimizer, on all ranks.
 
-        A state of ``torch.optim`` without ``gradring`` is refused, since it does not have what nodes keep. A state of
+        A state of ``torch.optim`` without ``gradring`` is refused, since it lacks the state of nodes. A state from
         before the first step begins another job.
         """
         if "gradring" not in state_dict:

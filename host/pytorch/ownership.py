@@ -1,8 +1,8 @@
 """Parameters that optimizers on the nodes update, and gradients that belong to one rank only.
 
-A parameter is owned while an optimizer of ``gradring.torch`` exists that was made for it. Its gradients are left
-local by a backward pass, since the optimizer's step forms their mean. An optimizer of PyTorch that is given such a
-gradient, or a function that clips it, is refused: on each rank it would take another value.
+A parameter is owned while an optimizer of ``gradring.torch`` exists that was made for it. Its gradients stay local
+after a backward pass, since the optimizer's step forms their mean. An optimizer of PyTorch with such a gradient, or a
+function that clips it, is refused: on each rank it would take another value.
 """
 
 import functools
@@ -19,10 +19,8 @@ __all__ = ["install", "is_owned", "note_local", "note_mean", "own"]
 
 #: Optimizers of each parameter.
 _owners: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-
 #: Parameters that were given to an optimizer following the first one on the nodes, until the next look at owners.
 _claimed: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-
 #: Parameters with a gradient that a backward pass has left local.
 _local: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 

@@ -25,20 +25,14 @@ from torch.futures import Future
 from host.pytorch.client import RingClient, client
 from host.pytorch.messages import RING, AllReduce
 
-__all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "install", "register"]
+__all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "install"]
 
 
 class RingWork(dist.Work):
     """Reduction that is done, or has failed, when the ring has answered.
 
-    Parameters
-    ----------
-    tensors : sequence of Tensor
-        Tensors that the sums are written to.
-    answers : sequence of Future
-        The ring's answers, in the order in which they come.
-    finish : callable
-        Writes the sums into the tensors, or raises the ring's error; called once.
+    ``answers`` of the ring are in the order in which they come; ``finish`` is then called once, and writes the sums
+    into the ``tensors``, or raises the ring's error.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], answers: Sequence["Answer[Any]"],
@@ -94,12 +88,12 @@ class RingWork(dist.Work):
         return self._future
 
 
-#: Collectives of gloo that are counted; ``allreduce`` and its forms have methods of their own.
+#: Collectives of gloo that are counted.
 COUNTED = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
-           "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "alltoall",
-           "alltoall_base", "barrier", "broadcast", "gather", "monitored_barrier", "recv", "recv_anysource", "reduce",
-           "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced",
-           "reduce_scatter_tensor_coalesced", "scatter", "send")
+           "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce",
+           "allreduce_coalesced", "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "monitored_barrier",
+           "recv", "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_single",
+           "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "scatter", "send")
 
 #: Numbers of groups of all ranks.
 _numbers = itertools.count()
@@ -109,25 +103,12 @@ _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
 def _bytes(arguments: Iterable[Any]) -> int:
     """Bytes of all tensors in some arguments."""
-    total = 0
-    for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            total += argument.numel() * argument.element_size()
-        elif isinstance(argument, (list, tuple)):
-            total += _bytes(argument)
-    return total
+    return sum(argument.numel() * argument.element_size() if isinstance(argument, torch.Tensor) else
+               _bytes(argument) if isinstance(argument, (list, tuple)) else 0 for argument in arguments)
 
 
 class GlooGroup(dist.ProcessGroup):
-    """Process group over gloo with its traffic counted.
-
-    Parameters
-    ----------
-    plain : ProcessGroup
-        PyTorch's own group of the same ranks.
-    counter : RingClient
-        The connection that counts.
-    """
+    """Process group over gloo; ``counter`` counts the traffic of ``plain``, PyTorch's own group of the same ranks."""
 
     def __init__(self, plain: dist.ProcessGroup, counter: RingClient) -> None:
         super().__init__(plain.rank(), plain.size())
@@ -145,22 +126,11 @@ class GlooGroup(dist.ProcessGroup):
         """PyTorch's store of the group."""
         return self._plain.get_group_store()
 
-    def allreduce(self, *arguments: Any, **options: Any) -> Any:
-        """Reduce over gloo."""
-        return self._over_gloo("allreduce", *arguments, **options)
-
-    def allreduce_coalesced(self, *arguments: Any, **options: Any) -> Any:
-        """Reduce several tensors over gloo."""
-        return self._over_gloo("allreduce_coalesced", *arguments, **options)
-
-    def _over_gloo(self, name: str, *arguments: Any, **options: Any) -> Any:
-        self._counter.count(name.strip("_"), _bytes([*arguments, *options.values()]))
-        return getattr(self._plain, name)(*arguments, **options)
-
 
 def _counting(name: str) -> Callable[..., Any]:
     def collective(self: GlooGroup, *arguments: Any, **options: Any) -> Any:
-        return self._over_gloo(name, *arguments, **options)
+        self._counter.count(name.strip("_"), _bytes([*arguments, *options.values()]))
+        return getattr(self._plain, name)(*arguments, **options)
 
     collective.__name__ = name
     collective.__doc__ = f"``{name}`` over gloo."
@@ -172,13 +142,8 @@ for _name in COUNTED:
 
 
 class RingGroup(GlooGroup):
-    """Process group of all ranks: sums and averages of float32 go over the ring, everything else over gloo.
-
-    Parameters
-    ----------
-    number : int
-        Number of the group, in the order in which all ranks have made theirs.
-    """
+    """Process group of all ranks, by its ``number`` on each of them: sums and averages of float32 go over the ring,
+    everything else over gloo."""
 
     def __init__(self, plain: dist.ProcessGroup, counter: RingClient, number: int) -> None:
         super().__init__(plain, counter)
@@ -189,33 +154,27 @@ class RingGroup(GlooGroup):
 
     def allreduce(self, tensors: Any, *arguments: Any, **options: Any) -> Any:
         """Sum or average a float32 tensor over the ring; reduce anything else over gloo."""
-        operation = _operation(dist.AllreduceOptions, *arguments, **options)
         sent = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        if len(sent) == 1 and self._has(sent, operation):
-            return self._sum(sent, operation)
-        return super().allreduce(tensors, *arguments, **options)
+        operation = _operation(dist.AllreduceOptions, *arguments, **options)
+        work = self._over_ring(sent, operation) if len(sent) == 1 else None
+        return super().allreduce(tensors, *arguments, **options) if work is None else work
 
     def allreduce_coalesced(self, tensors: Any, *arguments: Any, **options: Any) -> Any:
         """Sum or average float32 tensors over the ring, one after the other; reduce anything else over gloo."""
-        operation = _operation(dist.AllreduceCoalescedOptions, *arguments, **options)
-        if tensors and self._has(tensors, operation):
-            return self._sum(tensors, operation)
-        return super().allreduce_coalesced(tensors, *arguments, **options)
+        work = self._over_ring(tensors, _operation(dist.AllreduceCoalescedOptions, *arguments, **options))
+        return super().allreduce_coalesced(tensors, *arguments, **options) if work is None else work
 
-    def _has(self, tensors: list[torch.Tensor], operation: Any) -> bool:
-        """Whether the ring has such a reduction."""
-        return operation in _SUMS and all(
-            tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.layout == torch.strided
-            for tensor in tensors)
-
-    def _sum(self, tensors: list[torch.Tensor], operation: Any) -> RingWork:
+    def _over_ring(self, tensors: list[torch.Tensor], operation: Any) -> RingWork | None:
+        """Reduce tensors over the ring; None if there are none, or the ring has no such reduction."""
+        if not tensors or operation not in _SUMS or not all(
+                tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.layout == torch.strided
+                for tensor in tensors):
+            return None
         average = self.size() if operation == dist.ReduceOp.AVG else 1
         parts = []
-        for tensor in tensors:
-            if tensor.numel():
-                values = np.array(tensor.detach().resolve_neg().numpy(), np.float32, order="C").reshape(-1)
-                parts.append((tensor.detach(), self._counter.begin(
-                    AllReduce(values=values, group=self.number))))
+        for tensor in filter(torch.Tensor.numel, tensors):
+            values = np.array(tensor.detach().resolve_neg().numpy(), np.float32, order="C").reshape(-1)
+            parts.append((tensor.detach(), self._counter.begin(AllReduce(values=values, group=self.number))))
 
         def finish() -> None:
             for tensor, answer in parts:
@@ -251,13 +210,6 @@ def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Gl
     return RingGroup(plain, connection, next(_numbers)) if whole else GlooGroup(plain, connection)
 
 
-def register(*, default: bool) -> None:
-    """Make the backend known to PyTorch; with ``default``, ``init_process_group()`` without a name takes it."""
-    dist.Backend.register_backend(RING, _create, devices=["cpu"])
-    if default:
-        dist.Backend.default_device_backend_map["cpu"] = RING
-
-
 _GLOO = "gloo"
 
 #: Functions of PyTorch that ask whether a group is of gloo, to use only what gloo has: a group of the ring has the
@@ -266,16 +218,11 @@ _ASKING = {("torch.distributed.distributed_c10d", "monitored_barrier"), ("torch.
            ("torch.distributed._shard.sharded_tensor.api", None)}
 
 
-def install(connection: Callable[[], RingClient], *, replace: bool) -> None:
-    """Make the launcher hear of the backends that are named, and count what goes over gloo.
-
-    Parameters
-    ----------
-    connection : callable
-        Returns the connection to the launcher.
-    replace : bool
-        Whether a backend gloo by name means the ring.
-    """
+def install(*, replace: bool) -> None:
+    """Make the backend known to PyTorch, as the default of ``init_process_group()``; report named backends to the
+    launcher, and count the traffic over gloo. With ``replace``, a backend gloo by name means the ring."""
+    dist.Backend.register_backend(RING, _create, devices=["cpu"])
+    dist.Backend.default_device_backend_map["cpu"] = RING
     make = distributed_c10d._new_process_group_helper
 
     @functools.wraps(make)
@@ -286,8 +233,8 @@ def install(connection: Callable[[], RingClient], *, replace: bool) -> None:
         if named and replace and names.get("cpu") == _GLOO:
             return make(size, rank, ranks, dist.Backend(RING), *arguments, **options)
         if named and whole:
-            connection().join(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), math.inf,
-                              backend=", ".join(sorted(set(names.values()))))
+            client().join(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), math.inf,
+                          backend=", ".join(sorted(set(names.values()))))
         try:
             group, store = make(size, rank, ranks, backend, *arguments, **options)
         except (AssertionError, RuntimeError, ValueError) as error:
@@ -296,7 +243,7 @@ def install(connection: Callable[[], RingClient], *, replace: bool) -> None:
             raise ValueError(f"Backend must be {RING} for the ring, not {backend}, which is not available: leave the "
                              f"name out of init_process_group(), or say {RING}") from error
         if type(group) is dist.ProcessGroup and names.get("cpu") == _GLOO:
-            group = _exchange(group, GlooGroup(group, connection()))
+            group = _exchange(group, GlooGroup(group, client()))
         return group, store
 
     distributed_c10d._new_process_group_helper = helper

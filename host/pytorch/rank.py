@@ -10,26 +10,19 @@ import sys
 from torch.distributed import TCPStore
 
 from host.pytorch import hooks, process_group
-from host.pytorch.client import client
 from host.pytorch.messages import KEEPS, REPLACE, STORE
 from host.pytorch.script import run_script
 
 __all__ = ["main"]
 
 
-def _store() -> TCPStore | None:
-    """PyTorch's store, on rank 0: on the socket that the launcher listens at, so that nobody else takes its port."""
-    if os.environ["RANK"] != "0":
-        return None
-    return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=True, wait_for_workers=False,
-                    master_listen_fd=int(os.environ[STORE]))
-
-
 def _prepare() -> TCPStore | None:
-    """Make the ring known to PyTorch; returns the store, which other ranks need until the script has ended."""
-    store = _store()
-    process_group.register(default=True)
-    process_group.install(client, replace=os.environ.get(REPLACE) == "1")
+    """Make the ring known to PyTorch; returns rank 0's store, which other ranks need until the script has ended."""
+    # On the socket at which the launcher listens, so that no other process takes its port.
+    store = None if os.environ["RANK"] != "0" else TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=True, wait_for_workers=False,
+        master_listen_fd=int(os.environ[STORE]))
+    process_group.install(replace=os.environ.get(REPLACE) == "1")
     hooks.install(keeps=os.environ.get(KEEPS) == "1")
     return store
 

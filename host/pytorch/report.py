@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hdl.compression.registry import RAW
-from host.columns import Column, Table, columns_of, count_text, pairs, ratio_text
+from host.columns import Column, Table, columns_of, count_text, pairs, ratio_text, shown
 from host.jobs.figures import Figures
 from host.pytorch.jobs import Jobs, Operation, Options
 from host.pytorch.messages import RING
@@ -44,7 +44,7 @@ def _figures(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _groups(operations: Sequence[Operation]) -> list[dict[str, Any]]:
-    """Figures of the operations of one kind and size, those with the most words first; the last ones together."""
+    """Figures of the operations of one kind and size, groups with the most words first; the last ones together."""
     sizes: dict[tuple[str, int], list[Operation]] = {}
     for one in operations:
         sizes.setdefault((one.kind, one.figures.elements), []).append(one)
@@ -58,8 +58,8 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
                  slow: Sequence[int], seconds: float) -> dict[str, Any]:
     """The report, ready to be written as JSON.
 
-    It has calls and bytes, of all ranks, of each collective that went over gloo; backends of the groups of all ranks
-    that each rank has joined; how often each rank was named as slow; and the seconds that the script has taken.
+    ``gloo`` has calls and bytes, of all ranks, of each collective over gloo; ``backends`` the groups of all ranks
+    that each rank has joined; ``slow`` how often each rank was named as slow; ``seconds`` is the time of the script.
     """
     total = _figures(jobs.operations)
     return SCHEMA.report({
@@ -83,39 +83,33 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
 def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     options = report["options"]
     rows = [("ranks, a node each", f"{report['nodes']}")]
-    for name, title in (("gradients", "gradients on the ring"), ("weights", "new weights on the ring")):
-        if options[name] != RAW:
-            rows.append((title, options[name]))
+    rows += [(title, options[name]) for name, title in (
+        ("gradients", "gradients on the ring"), ("weights", "new weights on the ring")) if options[name] != RAW]
     if options["density"] is not None:
         rows.append(("density asked for", f"{options['density']:.1%}"))
     for figures in report["groups"]:
-        count = figures["operations"]
+        count, sparsify = figures["operations"], figures["sparsify_cycles"]
+        port = "simulated" if options["host_port"] else "modelled"
         rows += [
             (_NAMES[figures["kind"]], f"{count:,}"),
             ("… elements each", f"{figures['elements'] / count:,.0f}"),
             ("… cycles each", count_text(figures["cycles"], count)),
             ("… … of the link-cycle bound", ratio_text(figures["cycles"], figures["bound"])),
-        ]
-        if figures["sparsify_cycles"] != 0:
-            rows.append(("… cycles to choose elements", count_text(figures["sparsify_cycles"], count)))
-        port = "simulated" if options["host_port"] else "modelled"
-        rows += [
+            *([] if sparsify == 0 else [("… cycles to choose elements", count_text(sparsify, count))]),
             (f"… cycles of the host ports, {port}", count_text(figures["host_cycles"], count)),
             ("… link words each", f"{figures['words'] / count:,.0f}"),
             ("… … of raw words", ratio_text(figures["words"], figures["words_dense"])),
-            ("… density", "-" if figures["density"] is None else f"{figures['density']:.1%}"),
-        ]
+            ("… density", shown(figures["density"], ".1%"))]
     rows.append(("over the ring", f"{4 * report['words'] / 1e6:,.3f} MB"))
     if options["gradients"] == RAW and report["words_zero_value"]:
         rows.append(("… with gradients in zero_value", f"{4 * report['words_zero_value'] / 1e6:,.3f} MB, "
                                                        f"{ratio_text(report['words_zero_value'], report['words'])}"))
     rows += [(f"over gloo: {name}, {figures['calls']:,} calls", f"{figures['bytes'] / 1e6:,.3f} MB")
              for name, figures in report["gloo"].items()]
-    rows += [(f"rank {rank} was slow", f"{count:,} times") for rank, count in enumerate(report["slow_ranks"])
-             if count]
-    rows.append(("cycles in all", count_text(report["elapsed_cycles"])))
-    rows.append(("stages", " · ".join(f"{name} {value:.1f} s" for name, value in report["stage_seconds"].items())))
-    return rows
+    rows += [(f"rank {rank} was slow", f"{count:,} times")
+             for rank, count in enumerate(report["slow_ranks"]) if count]
+    return [*rows, ("cycles in all", count_text(report["elapsed_cycles"])),
+            ("stages", " · ".join(f"{name} {value:.1f} s" for name, value in report["stage_seconds"].items()))]
 
 
 def table(report: dict[str, Any]) -> Table:

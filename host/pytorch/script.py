@@ -67,14 +67,9 @@ def _failed(error: Exception) -> bool:
 def run_script(arguments: list[str], prepare: Callable[[], object]) -> int:
     """Run a script, or a module following ``-m``, as the main program; returns the exit code.
 
-    A rank that ends by an error does not take its leave, so that the other ranks end as well. The launcher prints the
-    reason; a traceback is printed by the rank with the first error that the script itself has raised, and by no
-    other rank.
-
-    Parameters
-    ----------
-    prepare : callable
-        Called before the script begins; its result is kept until the script has ended.
+    ``prepare`` is called before the script begins, and its result is kept until the script has ended. A rank that
+    ends by an error does not take its leave, so that the other ranks end as well. The launcher prints the reason;
+    only the rank with the first error that the script itself has raised prints a traceback.
     """
     _end_with_launcher()
     threading.Thread(target=_listen, daemon=True).start()

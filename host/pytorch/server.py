@@ -1,8 +1,8 @@
 """The side of the ranks' requests that has the ring.
 
 Requests come over a Unix socket, one connection per rank. An operation is done when every rank has asked for it. A
-rank that has ended, or that asks for something else than the other ranks, is an error that all ranks are given, with
-one text. A connection that begins with other bytes than a rank's ends, and nothing else does.
+rank that has ended, or that asks for another operation than the other ranks, is an error of all ranks, with one text.
+A connection that begins with other bytes than a rank's ends on its own.
 """
 
 import dataclasses
@@ -23,22 +23,17 @@ from host.sockets.connections import Ended, Limits, Peer, Server
 
 __all__ = ["Patience", "RingServer", "by_name"]
 
-#: Seconds for which the reason is waited for, when a rank has closed its connection.
+#: Seconds of the wait for the reason, after a rank has closed its connection.
 _REASON = 1.0
-
-#: Seconds for which another cause is waited for, when a rank has failed by what may be another one's fault.
+#: Seconds of the wait for another cause, after a rank has failed by an error that may be another rank's fault.
 _CAUSE = 0.5
-
 #: Errors of an operation with a message of their own. A ValueError is about a request that was refused, before nodes
-#: were given anything; following any other error the ring serves nobody.
+#: were given any values; after any other error the ring serves no rank.
 _NAMED = (RingError, DeviceError, JobError, OSError)
-
 #: Largest length of a rank's own text in a reason.
 _MAX_TEXT = 500
-
 #: Unknown connections for each rank, and for four more.
 _UNKNOWN = 4
-
 #: Seconds by which the limit of a message exceeds that of the ranks that wait for it: their error has more.
 _LATER = 1.0
 
@@ -70,13 +65,8 @@ def _numbers(ranks: list[int]) -> str:
 
 
 class RingServer:
-    """Connections of all ranks, and the jobs that they ask for.
-
-    Parameters
-    ----------
-    say : callable
-        Called with a line about a rank that is slow, or a connection that was closed.
-    """
+    """Connections of all ranks, and the jobs that they ask for; ``say`` is called with lines about slow ranks and
+    closed connections."""
 
     def __init__(self, address: Path, *, ranks: int, jobs: Jobs | WatchedJobs, patience: Patience,
                  say: Callable[[str], None] = lambda text: None) -> None:
@@ -97,9 +87,9 @@ class RingServer:
         self._named = False
         self.error: str | None = None  # reason for which no more requests are served
         self.slow = [0] * ranks  # how often each rank was named as slow
-        # calls and bytes of each collective that has gone over gloo, of the ranks that have left
+        # Calls and bytes of each collective that has gone over gloo, of the ranks that have left.
         self.gloo: dict[str, tuple[int, int]] = {}
-        # backends of the groups of all ranks that each rank has joined: the ring's, and others that were named
+        # Backends of the groups of all ranks that each rank has joined: the ring's, and others that were named.
         self.backends: dict[int, list[str]] = {}
         self.begun = 0  # ranks that have begun with the script
         self.since = time.monotonic()  # time at which the last of them has, or the server
@@ -130,13 +120,13 @@ class RingServer:
             self._answer(rank, Answer(well=False, value=self.error))
 
     def ended(self, rank: int, reason: str) -> None:
-        """Take in that a rank has ended, and why; the others cannot go on, unless it had left."""
+        """Note the end of a rank, and its reason; the other ranks cannot continue, unless it had left."""
         if rank not in self._left and any(RING in self.backends[other] for other in self._connections):
             self.fail(f"Rank {rank} has ended, {reason}; the others cannot go on without it")
 
     def stopped(self, ranks: Sequence[int]) -> None:
-        """Take in, at intervals, which ranks a signal has stopped: they are late even if nobody asks for an
-        operation of the ring, since the other ranks may wait for them in gloo."""
+        """Note, at intervals, which ranks a signal has stopped: they are slow even if no rank asks for an operation
+        of the ring, since other ranks may wait for them in gloo."""
         now = time.monotonic()
         self._stopped = {rank: self._stopped.get(rank, (now, False)) for rank in ranks}
         if self._asked:  # for which late ranks are named
@@ -151,7 +141,7 @@ class RingServer:
                 self._say(f"rank {rank} has been stopped by a signal for {now - since:.1f} s")
 
     def interrupt(self, reason: str) -> None:
-        """Give an error to all ranks whose operation is being done, in another thread than that of :meth:`poll`."""
+        """Give an error to all ranks of the present operation, in another thread than that of :meth:`poll`."""
         with self._lock:
             self._note(reason)
             for rank in self._serving:
@@ -159,7 +149,7 @@ class RingServer:
             self._serving = []
 
     def _note(self, reason: str) -> None:
-        """Note the reason for which ranks cannot go on, unless there is one, and send it to the ranks that listen."""
+        """Note the reason for which ranks cannot continue, unless there is one, and send it to ranks that listen."""
         if self.error is None:
             self.error = printable(reason)
         for peer in self._listeners:
@@ -174,14 +164,14 @@ class RingServer:
             if self.error is None and not own:
                 continue
             del self._failed[rank]
-            if self.error is None:
-                self.fail(f"Rank {rank} has ended by {failure.error[:_MAX_TEXT]}; the others cannot go on without it")
-                peer.send(Answer(well=True))
-            else:
+            if self.error is not None:
                 peer.send(Answer(well=False, value=self.error))
+                continue
+            self.fail(f"Rank {rank} has ended by {failure.error[:_MAX_TEXT]}; the others cannot go on without it")
+            peer.send(Answer(well=True))
 
     def _end(self, peer: Peer, end: Ended) -> None:
-        """Take in that a connection has ended."""
+        """Note the end of a connection."""
         rank = peer.owner
         if rank is None or self._connections.get(rank) is not peer:
             if end.reason and not peer.admitted:
@@ -209,8 +199,8 @@ class RingServer:
         elif isinstance(message, Failed) and message.rank < self._ranks:
             peer.admitted = True
             self._failed[message.rank if rank is None else rank] = time.monotonic(), message, peer
-        elif rank is None or rank in self._asked:
-            peer.close("must send a message that can come here, not " + type(message).__name__)
+        elif rank is None or rank in self._asked or not isinstance(message, Leave | Save | Request):
+            peer.close(f"must send a message that can come here, not {type(message).__name__}")
         elif isinstance(message, Leave):
             self._left.add(rank)
             for name, (calls, size) in message.gloo.items():
@@ -219,14 +209,12 @@ class RingServer:
             self._answer(rank, Answer(well=True))
         elif isinstance(message, Save):
             self._try([rank], lambda: self._jobs.save(message))
-        elif isinstance(message, Request):
+        else:
             if not self._asked:
                 self._since, self._named = time.monotonic(), False
             self._asked[rank] = message
             if self.error is not None:
                 self.fail(self.error)
-        else:
-            peer.close("must send a message that can come here, not " + type(message).__name__)
 
     def _greet(self, peer: Peer, message: Hello) -> None:
         """Take a rank into the group, for which the ring waits no longer than the group does for gloo."""
@@ -311,7 +299,7 @@ class RingServer:
                 f"ranks must ask for the same in the same order")
 
     def _wait(self, missing: list[int], first: Request) -> None:
-        """Name ranks that are late, and give up in the end."""
+        """Name slow ranks, and time out in the end."""
         waited = time.monotonic() - self._since
         others = _numbers(sorted(self._asked))
         if waited > self._patience.timeout:

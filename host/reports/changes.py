@@ -43,17 +43,20 @@ def rows_of(report: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _rings(change: dict[str, Any]) -> str:
+def _count(change: dict[str, Any]) -> str:
     count = len(change["nodes"])
-    return f"{count} node{'s' if count > 1 else ''}, {change['shape']}"
+    return f"{count} node{'s' * (count > 1)}"
 
 
-_STAGES = (
-    Column("from_step", format=","), Column("request"), Column("rings"), Column("left"), Column("joined"),
-    Column("moved", format=",", title="elements moved"),
-    Column("switch_cycles", format=",", title="cycles to switch"),
-    Column("handover_cycles", format=",", title="to hand state over"), Column("words_sent", format=","))
-_REPAIRS = (Column("link_restarts", format=",", title="restarts"), Column("words_repeated", format=","))
+def _rings(change: dict[str, Any]) -> str:
+    return f"{_count(change)}, {change['shape']}"
+
+
+_STAGES = columns_of(
+    "from_step:, request rings left joined", Column("moved", ",", "elements moved"),
+    Column("switch_cycles", ",", "cycles to switch"), Column("handover_cycles", ",", "to hand state over"),
+    "words_sent:,")
+_REPAIRS = columns_of(Column("link_restarts", ",", "restarts"), "words_repeated:,")
 
 
 def table_of_changes(report: dict[str, Any]) -> list[Table]:
@@ -77,13 +80,12 @@ def table_of_changes(report: dict[str, Any]) -> list[Table]:
 
 
 def mark(axes: Any, report: dict[str, Any], *, scale: float = 1.0, named: bool = False) -> None:
-    """Draw a vertical line at each change, where a step has the length ``scale`` on the horizontal axis; ``named``
-    with the requests, and the number of nodes from then on, next to the line."""
+    """Draw a vertical line at each change, where a step has the length ``scale`` on the horizontal axis; with
+    ``named``, requests and the new number of nodes are next to the line."""
     for change in report["changes"]:
         at = (change["step"] + 0.5) * scale
         axes.axvline(at, color=INK, linewidth=1, linestyle=(0, (2, 2)), alpha=0.7)
         if named:
-            count = len(change["nodes"])
-            text = f"{', '.join(change['requests'])}: {count} node{'s' if count > 1 else ''}"
-            annotate_outlined(axes, text, (at, 0.02), xycoords=("data", "axes fraction"), xytext=(3, 0), rotation=90,
-                              va="bottom", fontsize=8, color=INK, zorder=5)
+            annotate_outlined(axes, f"{', '.join(change['requests'])}: {_count(change)}", (at, 0.02),
+                              xycoords=("data", "axes fraction"), xytext=(3, 0), rotation=90, va="bottom", fontsize=8,
+                              color=INK, zorder=5)

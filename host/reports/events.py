@@ -10,11 +10,11 @@ Example
         events.step(training)  # after each step and each measurement
 """
 
+import contextlib
 import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from host.output import prepare
@@ -34,14 +34,13 @@ def needed() -> None:
 
 
 def run_name(config: TrainingConfig) -> str:
-    """Name of a run among those of one command, which is also that of its folder."""
-    parts = [config.optimizer.name, *([] if config.density is None else [f"{config.density:.0%}"]),
-             *([] if config.overlap is None else [config.overlap])]
-    return re.sub(r"[^\w.%]+", "-", "-".join(parts))
+    """Name of a run among those of one command, and of its folder."""
+    parts = (config.optimizer.name, None if config.density is None else f"{config.density:.0%}", config.overlap)
+    return re.sub(r"[^\w.%]+", "-", "-".join(part for part in parts if part is not None))
 
 
 def _scalars(step: Step, *, grid: bool, replay: bool) -> Iterator[tuple[str, float | None]]:
-    """Names and values of one step; None for what it has not."""
+    """Names and values of one step; None for a value that it does not have."""
     yield "loss/training", step.loss
     yield "cycles/update", step.cycles
     yield "cycles/bound", step.bound or None
@@ -57,12 +56,12 @@ def _scalars(step: Step, *, grid: bool, replay: bool) -> Iterator[tuple[str, flo
         yield "links/words_repeated", step.words_repeated
 
 
-class Events:
+class Events(contextlib.AbstractContextManager["Events"]):
     """Event files of some runs, a folder with its name for each, in a context.
 
-    Each run takes the place of an earlier one in the same folder: TensorBoard drops the earlier steps. ``measure`` is
-    the name of what is measured after an epoch or an interval. There are more scalars with ``grid``, where nodes
-    leave and come, and with ``replay``, where links repeat words.
+    Each run replaces an earlier one in the same folder: TensorBoard drops the earlier steps. ``measure`` is the name
+    of the measure after an epoch or an interval. There are more scalars with ``grid``, where nodes leave and come,
+    and with ``replay``, where links repeat words.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], *, measure: str, grid: bool = False,
@@ -75,21 +74,15 @@ class Events:
         self._writer: SummaryWriter | None = None
         self._steps = self._measures = 0
 
-    def __enter__(self) -> "Events":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._close()
 
     def _close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-        self._writer = None
 
     def begin(self, number: int, trainings: Sequence[Training]) -> None:
-        """End the run so far, and begin another, by its number from 0; first write the trainings before it that a
-        checkpoint has brought."""
+        """End the last run, and begin another by its number from 0, after earlier trainings of a checkpoint."""
         for earlier in range(number):
             if earlier not in self._begun:
                 self._open(earlier)

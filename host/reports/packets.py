@@ -1,12 +1,13 @@
 """Packets of a ring in a waveform: read from the wires of its links, as text, and as a waveform with words in plain.
 
-The waveform is one of ``gradring wave``, in the FST or VCD format, which is read by pywellen. That with words in
-plain has packets and their words, elements as floats, and states by name. It is a VCD file, whose strings and reals a
-viewer shows as they are. Its time is that of the waveform that it is made of.
+The waveform is one of ``gradring wave``, in the FST or VCD format, and is read by pywellen. The waveform with words
+in plain has packets and their words, elements as floats, and states by name, at the same times. It is a VCD file,
+with strings and reals that a viewer shows as they are.
 """
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -44,15 +45,8 @@ Changes = list[tuple[int, Any]]
 
 
 class Wave:
-    """Signals of a waveform by their names.
-
-    Raises
-    ------
-    ValueError
-        There is no pywellen, or it does not understand the file.
-    FileNotFoundError
-        There is no such file.
-    """
+    """Signals of a waveform by their names; ``FileNotFoundError`` without a file, ``ValueError`` if there is no
+    pywellen, or it does not read the file."""
 
     def __init__(self, path: Path):
         try:
@@ -79,9 +73,7 @@ class Wave:
     @property
     def nodes(self) -> int:
         """Nodes of the ring that the waveform shows; ``ValueError`` if there is none."""
-        count = 0
-        while f"node{count}.ring_o__valid" in self._signals:
-            count += 1
+        count = next(count for count in itertools.count() if f"node{count}.ring_o__valid" not in self._signals)
         if not count:
             raise ValueError("Waveform must be one of a ring, and has no signal node0.ring_o__valid")
         return count
@@ -140,7 +132,7 @@ class Seen:
 
     @property
     def elements(self) -> npt.NDArray[np.float32] | None:
-        """Elements of the payload; None if they cannot be known: in a damaged packet, or without its codebook."""
+        """Elements of the payload; None in a damaged packet, or without its codebook."""
         header = self.header
         found: Codec | None = _BY_CODE.get(header.codec, (None, None))[1]
         if found is None or found.codebook_words or self.crc != "right" or header.type != DATA:
@@ -151,39 +143,38 @@ class Seen:
 
     @property
     def roles(self) -> list[tuple[str, int | None]]:
-        """Meaning of each word, and the place of the element that it is, if it is one."""
+        """Meaning of each word, and the index of its element, if it is one."""
         roles: list[tuple[str, int | None]] = [(f"header{word}", None) for word in range(HEADER_WORDS)]
-        if self.codec == "raw":
-            roles += [(f"element{place}", place) for place in range(len(self.payload))]
-        elif self.codec == "zero_value":
-            places: Iterator[int] = iter(())
-            group = 0
+        if self.codec == "zero_value":
+            indices: Iterator[int] = iter(())
+            groups = itertools.count()
             for word in self.payload:
-                place = next(places, None)
-                if place is None:
+                index = next(indices, None)
+                if index is None:
+                    group = next(groups)
                     roles.append((f"mask{group}", None))
-                    places = iter([32 * group + bit for bit in range(32) if word >> bit & 1])
-                    group += 1
+                    indices = iter([32 * group + bit for bit in range(32) if word >> bit & 1])
                 else:
-                    roles.append((f"element{place}", place))
+                    roles.append((f"element{index}", index))
         else:
-            roles += [(f"payload{word}", None) for word in range(len(self.payload))]
+            is_raw = self.codec == "raw"
+            roles += [(f"element{word}", word) if is_raw else (f"payload{word}", None)
+                      for word in range(len(self.payload))]
         return [*roles, (f"CRC_{self.crc}", None)]
 
 
 def read_packets(wave: Wave) -> list[Seen]:
     """All packets of a waveform that have an end, in the order of their first words."""
-    found = []
+    packets = []
     for sender, receiver in RingTopology(wave.nodes).links:
         names = [f"node{sender}.ring_o__{wire}" for wire in ("valid", "data", "last")]
         count = 2 + max(wave.changes(name)[-1][0] for name in names) // CYCLE
         valid, data, last = (wave.cycles(name, count) for name in names)
         (when,) = np.nonzero(valid)
         ends = 1 + np.flatnonzero(last[when])
-        for cycles in np.split(when, ends)[:len(ends)]:
-            found.append(Seen(link=(sender, receiver), cycles=tuple(cycles.tolist()),
-                              words=tuple(data[cycles].tolist())))
-    return sorted(found, key=lambda packet: (packet.cycles[0], packet.link))
+        packets += [Seen(link=(sender, receiver), cycles=tuple(cycles.tolist()), words=tuple(data[cycles].tolist()))
+                    for cycles in np.split(when, ends)[:len(ends)]]
+    return sorted(packets, key=lambda packet: (packet.cycles[0], packet.link))
 
 
 def _line(values: Sequence[object]) -> str:
@@ -197,7 +188,7 @@ def column_titles() -> str:
 
 
 def describe(packet: Seen, *, first: int = 4) -> str:
-    """A packet as a line of text, with so many of its elements."""
+    """A packet as a line of text, with the ``first`` of its elements."""
     header, elements = packet.header, packet.elements
     shown = "unknown" if elements is None else "  ".join(f"{one:.4g}" for one in elements[:first].tolist())
     return _line((packet.cycles[0], "{} > {}".format(*packet.link), packet.type, packet.codec, header.sequence,
@@ -230,14 +221,10 @@ def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
 
 
 def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings: Sequence[Encoding]) -> Path:
-    """Write the waveform to the VCD file ``path``, and beside it a save file for GTKWave; the path of this.
-
-    The packets are those of ``wave``. Signals whose values have names are in ``encodings``; the machines and
-    operations among them are shown for each node.
-    """
+    """Write a waveform with its ``packets`` to the VCD file ``path``, and a save file for GTKWave; the path of this.
+    Machines and operations among the signals with ``encodings`` are shown for each node."""
     links = sorted({packet.link for packet in packets})
-    shown = [one for one in encodings if "$" not in one.signal and (
-        one.machine or one.signal.endswith("operation"))]
+    shown = [one for one in encodings if "$" not in one.signal and (one.machine or one.signal.endswith("operation"))]
     save = path.with_suffix(".gtkw")
     changes: list[tuple[int, Variable[Any], str | float]] = []
     with path.open("w") as file, save.open("w") as saved, VCDWriter(file, timescale="1 ps") as writer:
@@ -251,9 +238,8 @@ def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings
                     size = 32 if kind == "wire" else None
                     variables[name] = writer.register_var(scope, name, kind, size=size, init=init)
                     layout.trace(f"{scope}.{name}" + ("[31:0]" if size else ""), datafmt=shape)
-            last = {}
-            for cycle, name, value in _events([packet for packet in packets if packet.link == link]):
-                last[cycle, name] = value
+            last = {(cycle, name): value
+                    for cycle, name, value in _events([packet for packet in packets if packet.link == link])}
             # From the rising edge on that puts a word on the wires.
             changes += [(CYCLE * cycle - CYCLE // 2, variables[name], value) for (cycle, name), value in last.items()]
         for node in range(wave.nodes):

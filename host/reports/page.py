@@ -62,8 +62,7 @@ _CYCLES = {
 
 
 def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str) -> list[Note]:
-    """Notes on the simulation that figures come from, with the cycles of each link and the simulation of its
-    floating-point units."""
+    """Notes on the simulation of nodes, of links with a ``latency`` in cycles, and of floating-point units."""
     notes = [Note(_CYCLES[transport])]
     if transport in (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM):
         notes.append(Note(f"Links between nodes are modelled: a word, and a credit, arrives after {latency} cycles."))
@@ -75,8 +74,8 @@ def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str)
 
 def settings_table(title: str, values: Mapping[str, Any]) -> Table:
     """Table of settings, nested sections among them, by their names in words."""
-    rows = [(name.replace("_", " ").capitalize(), shown(value, missing="none")) for name, value in _flat(values)]
-    return pairs(title, rows)
+    return pairs(title, [(name.replace("_", " ").capitalize(), shown(value, missing="none"))
+                         for name, value in _flat(values)])
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -122,25 +121,10 @@ def _panels(picture: Picture) -> Iterator[dict[str, Any]]:
 def write_page(path: pathlib.Path, *, title: str, verdict: str, tables: Sequence[Table],
                settings: Sequence[Table] = (), pictures: Sequence[Picture], notes: Sequence[Note],
                report: Mapping[str, Any]) -> pathlib.Path:
-    """Write a page.
+    """Write a page about a ``report``, which has a program and a run; its path.
 
-    Parameters
-    ----------
-    verdict : str
-        Outcome of the comparison with the golden model.
-    tables : sequence of Table
-        Tables of figures with titles, as they are printed; the first cell of a row is its name.
-    settings : sequence of Table
-        Tables of what was run.
-    notes : sequence of Note
-        Origin of the figures, and what is modelled.
-    report : mapping
-        Report, with its program and its run.
-
-    Returns
-    -------
-    Path
-        The same path.
+    The ``verdict`` is the outcome of the comparison with the golden model. ``tables`` have figures, with the name of
+    a row in its first cell, and ``settings`` those of the run; ``notes`` are about the origin of the figures.
     """
     program = report["program"]
     made = f"{program['name']} {program['version']}"

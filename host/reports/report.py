@@ -1,4 +1,4 @@
-"""The report of a training run: report.json and report.png.
+"""The report of a training run: report.json, report.png and report.html.
 
 docs/report_fields.md lists the fields of the JSON.
 """
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hdl.config import NodeConfig
 from host import schema
-from host.columns import Column, columns_of, record
+from host.columns import Column, Table, columns_of, record
 from host.driver.results import total
-from host.reports.changes import CHANGES, hops
-from host.reports.schedules import SCHEDULES
-from host.reports.summary import verdict
-from host.reports.training_picture import draw
+from host.reports import page, summary
+from host.reports.changes import CHANGES, hops, table_of_changes
+from host.reports.training_picture import draw, heading
 from host.training.record import NODE, Step, Training, TrainingConfig
 from host.transports.session import Elapsed, TransportName
 from sim.link_faults import RandomFaults, wires
@@ -25,7 +25,7 @@ from sim.link_faults import RandomFaults, wires
 if TYPE_CHECKING:
     from host.features.grid.course import Course
 
-__all__ = ["SCHEMA", "TARGET", "Simulation", "build_report", "draw_report"]
+__all__ = ["SCHEMA", "TARGET", "Simulation", "build_report", "draw_report", "write_page"]
 
 #: Test accuracy for which the epochs are counted.
 TARGET = 0.97
@@ -35,17 +35,14 @@ TARGET = 0.97
 class Simulation:
     """Figures of the simulation as a whole."""
 
-    #: Transport to the nodes.
     transport: str
-    #: Threads of the simulation.
     threads: int
     #: Simulation of the floating-point units.
     arithmetic: str
     #: Cycles of each link.
     link_latency: int
-    #: Sections of every node's configuration that are there; the codecs of weights and gradients are among them.
+    #: Present sections of every node's configuration, which have the codecs of weights and gradients.
     configuration: dict[str, Any]
-    #: Its hash.
     configuration_hash: int
     #: Whether transfers from and to memories went through the simulated host ports.
     host_port: bool
@@ -143,8 +140,8 @@ _SIMULATION = columns_of("transport threads arithmetic link_latency configuratio
 #: Report of a training run.
 SCHEMA = schema.Schema("gradring.training", 2, columns_of(
     *schema.RUN, "workload nodes steps parameters interrupted topology partitioning compute",
-    Column("schedules", columns=SCHEDULES), "notes faults wires_per_link links comparison", *_SIMULATION, *_DIGITS,
-    "target_accuracy epochs_to_target", *_TEXT, "sample", *_COUNTS,
+    Column("schedules", columns=summary.SCHEDULES), "notes faults wires_per_link links comparison", *_SIMULATION,
+    *_DIGITS, "target_accuracy epochs_to_target", *_TEXT, "sample", *_COUNTS,
     "cycles cycles_simulated host_port simulated_cycles_per_second stage_seconds"))
 
 
@@ -175,8 +172,6 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         another name, or without density.
     bigram_loss : float, optional
         Loss of a bigram model on held-out text if a character model was trained; None for a classifier.
-    interrupted : bool
-        Whether the run has ended early.
     schedules : sequence of tuple
         All runs, where nodes have a program: with the same steps, by different schedules.
     """
@@ -198,7 +193,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         **digits,
         "comparison": figures[1] if comparison is not None else None,
         "compute": compute_of(config),
-        "schedules": [record(SCHEDULES, run) for run in schedules],
+        "schedules": [record(summary.SCHEDULES, run) for run in schedules],
         "notes": [] if schedules else training.search,
         "sample": training.sample,
         **_ring(simulation),
@@ -233,5 +228,77 @@ def draw_report(report: dict[str, Any], directory: pathlib.Path) -> pathlib.Path
     """Draw report.png; its path."""
     picture = directory / "report.png"
     note = "" if report["compute"] == "host" else f" (compute: {report['compute']})"
-    draw(report, picture, note=verdict(report) + note)
+    draw(report, picture, note=summary.verdict(report) + note)
     return picture
+
+
+#: Settings of report.json, in addition to those of training and of nodes.
+_SETTINGS = ("workload", "nodes", "compute", "transport", "threads", "arithmetic", "link_latency")
+#: Sections that nodes may have, which the page names where they are absent.
+_ABSENT = {field.name: None for field in dataclasses.fields(NodeConfig) if field.default is None}
+
+
+def write_page(report: dict[str, Any], directory: pathlib.Path, *,
+               timelines: Sequence[pathlib.Path] = ()) -> pathlib.Path:
+    """Write report.html, with the picture of :func:`draw_report` and the pictures among ``timelines``, files of
+    :func:`host.features.programs.measured.write`; its path."""
+    marked = " Vertical lines mark changes of the rings." if report["changes"] else ""
+    pictures = [page.Picture(directory / "report.png", f"A chart; the tables below have its figures.{marked}"),
+                *(page.Picture(path, f"Commands of one step on each node over time: {path.stem.replace('-', ', ')}.")
+                  for path in timelines if path.suffix == ".png")]
+    port = report["host_port"]
+    training = {name: value for name, value in report["training"].items() if name != "label"}
+    asked = {name: report[name] for name in _SETTINGS} | (
+        {} if port is None else {"host_port_simulated": port["simulated"]})
+    return page.write_page(
+        directory / "report.html", title=f"gradring: {heading(report)}", verdict=summary.verdict(report),
+        tables=[summary.figures(report), *summary.schedules_of(report), *table_of_changes(report), _measures(report)],
+        settings=[page.settings_table("Run", asked), page.settings_table("Training", training),
+                  page.settings_table("Every node", {**_ABSENT, **report["configuration"], "configuration_hash":
+                                                     f"0x{report['configuration_hash']:08x}"})],
+        pictures=pictures, notes=_notes(report), report=report)
+
+
+def _measures(report: dict[str, Any]) -> Table:
+    """Losses, and measures of the model, each time that it was measured."""
+    text = report["workload"] == "text"
+    measures = ((f"loss_per_{'interval' if text else 'epoch'}", "training loss", ".4f"),
+                ("held_out_loss_per_interval", "held-out loss", ".4f") if text else
+                ("accuracy_per_epoch", "test accuracy", ".2%"))
+    runs = [report, *([report["comparison"]] if report["comparison"] is not None else [])]
+    ends = [""] if len(runs) == 1 else [f", {run['training']['label']}" for run in runs]
+    return Table("Measurements", [
+        Column("step", format=",", title="after step", of=report["measured_at"].__getitem__),
+        *(Column(name, format=form, title=title + end, of=run[name].__getitem__)
+          for run, end in zip(runs, ends, strict=True) for name, title, form in measures)],
+        range(len(report["measured_at"])))
+
+
+def _notes(report: dict[str, Any]) -> list[page.Note]:
+    gradients = {
+        "host": "The host computes the gradients, which takes no cycles here: cycles are those of the nodes' work on "
+                "gradients and weights.",
+        "engine": "Nodes compute losses and gradients themselves, in simulated gateware.",
+        "modelled": f"Computing is modelled: nodes wait for the cycles that an engine of "
+                    f"{report['training']['macs']} multiply-adds per cycle would take, and the host computes the "
+                    f"gradients.",
+    }
+    port = report["host_port"]
+    return [
+        *page.simulation_notes(TransportName(report["transport"]), latency=report["link_latency"],
+                               arithmetic=report["arithmetic"]),
+        page.Note(gradients[report["compute"]], ("cycles per",)),
+        *([] if port is None or port["simulated"] else [page.Note(
+            f"Host ports are modelled: {port['words_modelled']:,} words have bypassed them, and the "
+            f"{port['cycles_modelled']:,} cycles that they would have taken are computed and not among the simulated "
+            f"cycles.", ("… host ports", "simulated cycles"))]),
+        *([] if report["topology"] is None else [page.Note(
+            "Cycles to switch are those from the last command in the old rings until the new ones are in order: "
+            "counters read, SWITCH on all nodes, links begun again. Cycles to hand state over are those in which the "
+            "host reads state, master weights, residuals and weights and writes them to their new nodes.",
+            ("cycles to switch",))]),
+        page.Note("The link-cycle bound and the words of raw payloads come from the golden model for the same "
+                  "vectors.", ("… of its link-cycle bound", "… of raw words")),
+        page.Note("Seconds, and simulated cycles per second, are those of the computer that has simulated the ring.",
+                  ("simulated cycles per second", "stages")),
+    ]

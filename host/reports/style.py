@@ -45,17 +45,12 @@ def picture(path: pathlib.Path, *, size: tuple[float, float], rows: int = 1, col
     size : (float, float)
         Width and height in inches.
     rows, columns : int
-        Panels; with option ``sharex`` the rows are one panel.
+        Panels, which are yielded row by row; with option ``sharex`` the rows are one panel.
     title, note : str
         Lines above the panels; the second one has the colour.
     options
         ``legend=True`` for a part below all panels, which is yielded last; and options of
         :meth:`matplotlib.figure.Figure.add_gridspec` or, with ``sharex``, of its ``subplots``.
-
-    Yields
-    ------
-    list of Axes
-        Panels, row by row.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

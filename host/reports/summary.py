@@ -4,25 +4,24 @@ from typing import Any
 
 from rich.console import Console
 
-from host.columns import Table, count_text, pairs, ratio_text
+from host.columns import Column, Table, count_text, pairs, ratio_text
 from host.driver.results import Cycles, total
 from host.reports.changes import nodes_of, rows_of
 from host.reports.page import NO_WITNESS
-from host.reports.schedules import schedules_of
 from host.reports.training_picture import codecs_of, only_compresses
-from host.training.record import NODE
+from host.training.record import NODE, Step, Training, TrainingConfig
 
-__all__ = ["figures", "show", "summary", "verdict"]
+__all__ = ["SCHEDULES", "figures", "schedules_of", "show", "summary", "verdict"]
 
 
 def verdict(report: dict[str, Any]) -> str:
     """The verdict of the comparison with the golden model, in one sentence or two."""
+    if report["modelled"]:
+        return NO_WITNESS
     steps = f"each of {report['steps']} steps" if report["steps"] > 1 else "the only step"
     overlapping = str(report["training"]["overlap"]).startswith("delayed")
     if overlapping:
         steps = f"each block of passes that overlap, {report['steps']} steps in all"
-    if report["modelled"]:
-        return NO_WITNESS
     if report["bit_exact"] is None:
         return f"Weights were not compared (--no-check) after {steps}."
     nodes = "the node identical" if report["nodes"] == 1 else "all nodes identical to each other and"
@@ -68,16 +67,12 @@ def _traffic(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str
 
 def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
     """Cycles of a step of nodes that compute, by part; without a program, of its layers."""
-    lists = _less(run["cycles_compute"], run["cycles_gemm"], run["cycles_vector"])
+    compute, ring, overlap = run["cycles_compute"], run["cycles_communicate"], run["training"]["overlap"]
     parts = [("… matrix products", run["cycles_gemm"]), ("… functions of rows", run["cycles_vector"]),
-             ("… lists of layers", lists)]
-    if run["training"]["overlap"] is None:
-        parts.insert(0, ("cycles per step's layers", run["cycles_compute"]))
-    else:
-        parts.append(("… ring", run["cycles_communicate"]))
-    if run["training"]["overlap"] == "none":
-        waiting = _less(run["cycles_fused_update"], run["cycles_compute"], run["cycles_communicate"])
-        parts.append(("… waiting", waiting))
+             ("… lists of layers", _less(compute, run["cycles_gemm"], run["cycles_vector"]))]
+    parts = [("cycles per step's layers", compute), *parts] if overlap is None else [*parts, ("… ring", ring)]
+    if overlap == "none":
+        parts.append(("… waiting", _less(run["cycles_fused_update"], compute, ring)))
     return [(name, count_text(cycles, steps)) for name, cycles in parts]
 
 
@@ -151,9 +146,61 @@ def _simulated(report: dict[str, Any]) -> list[tuple[str, str]]:
         *([] if port["simulated"] else [("… host ports, modelled", f"{port['cycles_modelled']:,}")]),
         *([("floating-point units", "native")] if report["arithmetic"] == "native" else []),
         ("simulated cycles per second", f"{report['simulated_cycles_per_second']:,.0f}")]
-    return [
-        *figures, ("stages", " · ".join(f"{name} {value:.1f} s" for name, value in report["stage_seconds"].items())),
-    ]
+    return [*figures,
+            ("stages", " · ".join(f"{name} {value:.1f} s" for name, value in report["stage_seconds"].items()))]
+
+
+#: A run by a schedule: its configuration and its outcome.
+_Run = tuple[TrainingConfig, Training]
+
+
+def _steps(run: _Run) -> list[Step]:
+    """Steps by the schedule that a run has ended with."""
+    steps = run[1].steps
+    return [step for step in steps if step.schedule == steps[-1].schedule]
+
+
+def _mean(name: str) -> Column:
+    """Column with the mean of a figure over those steps."""
+    def value(run: _Run) -> float | None:
+        cycles = total(getattr(step, name) for step in _steps(run))
+        return None if cycles is None else cycles / len(_steps(run))
+
+    return Column(name, of=value)
+
+
+def _bound(run: _Run) -> float | None:
+    """Cycles of the queue that takes longer."""
+    compute, communicate = _COMPUTE.value(run), _COMMUNICATE.value(run)
+    return None if compute is None or communicate is None else max(compute, communicate)
+
+
+def _member(part: int, name: str) -> Column:
+    """Column of the configuration, which is part 0 of a run, or of the outcome, part 1."""
+    return Column(name, of=lambda run: getattr(run[part], name))
+
+
+_COMPUTE, _COMMUNICATE = _mean("compute_cycles"), _mean("communicate_cycles")
+#: Columns of a run by a schedule.
+SCHEDULES = (
+    _member(0, "overlap"), _member(0, "macs"), Column("schedule", of=lambda run: run[1].steps[-1].schedule),
+    _mean("cycles"), _mean("modelled_cycles"), _COMPUTE, _COMMUNICATE, Column("bound", of=_bound),
+    _member(1, "search"), _member(1, "bit_exact"), _member(1, "timeline"))
+
+
+def schedules_of(report: dict[str, Any]) -> list[Table]:
+    """Table of the schedules of a run by a program; none of another run."""
+    runs = report["schedules"]
+    serial = next((run["cycles"] for run in runs if run["schedule"] == "none"), None)
+    columns = (
+        Column("schedule"), Column("cycles", format=",.0f", modelled=report["modelled"]),
+        Column("of_serial", format=str, of=lambda run: ratio_text(run["cycles"], serial or 0)),
+        Column("of_model", format=str, title="of modelled",
+               of=lambda run: ratio_text(run["cycles"], run["modelled_cycles"] or 0)),
+        *(Column(name, format=",.0f", title=name.removesuffix("_cycles"), modelled=report["modelled"])
+          for name in ("compute_cycles", "communicate_cycles", "bound")))
+    title = f"Cycles of a step, by schedule; compute: {report['compute']}"
+    return [Table(f"{title}, {runs[0]['macs']} multiply-adds per cycle", columns, runs)] if runs else []
 
 
 def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -8,8 +8,7 @@ import numpy as np
 
 from hdl.compression.registry import RAW, ZERO_VALUE
 from host.columns import NOT_MODELLED
-from host.reports.changes import hops as density_of
-from host.reports.changes import mark, nodes_of
+from host.reports.changes import hops, mark, nodes_of
 from host.reports.style import COLOURS, FAINT, INK, annotate_outlined, picture
 
 __all__ = ["codecs_of", "draw", "heading", "only_compresses"]
@@ -54,7 +53,7 @@ def heading(report: dict[str, Any]) -> str:
 
 
 def _codecs(report: dict[str, Any]) -> str:
-    """Codecs of the links, where they are not those that nodes have by default, and the rate of faults."""
+    """Codecs of the links, where they are not the defaults, and the rate of faults."""
     chosen = zip(("weights", "gradients"), codecs_of(report), (RAW, ZERO_VALUE), strict=True)
     codecs = "".join(f", {what} {name}" for what, name, usual in chosen if name != usual)
     return codecs if report["faults"] is None else f"{codecs}, faults {report['faults']['rate']:g}"
@@ -72,7 +71,7 @@ def codecs_of(report: dict[str, Any]) -> tuple[str, str]:
 
 
 def _dense(report: dict[str, Any]) -> Any:
-    """The dense run that one with a density is compared with, if there is one."""
+    """The dense run with which a run with a density is compared, if there is one."""
     return report["comparison"] if report["training"]["density"] is not None else None
 
 
@@ -134,11 +133,9 @@ def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
 
 
 def _draw_words(axes: Any, report: dict[str, Any]) -> None:
-    steps = _column(report, "number")
+    single, dense_run, steps = only_compresses(report), _dense(report), _column(report, "number")
     sent, dense = _column(report, "words_sent") / 1000, _column(report, "words_dense") / 1000
-    single = only_compresses(report)
     axes.plot(steps, dense, color=_DENSE, linewidth=2, label="every payload raw")
-    dense_run = _dense(report)
     if dense_run is not None:
         axes.plot(steps, _column(dense_run, "words_sent") / 1000, color=_OTHER, linewidth=1.5, label="sent, dense")
     axes.plot(steps, sent, color=_SENT, linewidth=2, label="sent")
@@ -172,29 +169,28 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
     single = only_compresses(report)
     axes.set(title="Density of gradients" if single else "Density of gradients, hop by hop",
              xlabel="on the node" if single else "hop of scatter-reduce", ylabel="non-zero elements, %")
-    values = density_of([step["density"] for step in report["per_step"]]) * 100
-    hops = values.shape[1]
-    if not hops:
+    values = hops([step["density"] for step in report["per_step"]]) * 100
+    steps, count = values.shape
+    if not count:
         axes.text(0.5, 0.5, "one node: no links", transform=axes.transAxes, ha="center", color=FAINT)
         axes.set_axis_off()
         return
-    bodies = axes.violinplot([column[~np.isnan(column)] for column in values.T], positions=range(1, hops + 1),
+    bodies = axes.violinplot([column[~np.isnan(column)] for column in values.T], positions=range(1, count + 1),
                              widths=0.75, showextrema=False)
     for body in bodies["bodies"]:
         body.set(facecolor=_SENT, alpha=0.16, edgecolor="none")
-    steps = len(values)
     spread = np.random.default_rng(0).uniform(-0.16, 0.16, steps)
-    for hop in range(hops):
-        points = axes.scatter(hop + 1 + spread, values[:, hop], c=np.arange(steps), vmin=0, vmax=steps - 1, s=7,
-                              cmap="viridis", alpha=0.75, linewidths=0)
+    for hop, column in enumerate(values.T, start=1):
+        points = axes.scatter(hop + spread, column, c=np.arange(steps), vmin=0, vmax=steps - 1, s=7, cmap="viridis",
+                              alpha=0.75, linewidths=0)
     if _dense(report) is not None:
         _draw_dense_density(axes, np.array(_dense(report)["density_per_hop"]) * 100, np.nanmax(values))
     means = np.nanmean(values, axis=0)
-    axes.plot(range(1, hops + 1), means, color=INK, linewidth=1.2, marker="D", markersize=4)
+    axes.plot(range(1, count + 1), means, color=INK, linewidth=1.2, marker="D", markersize=4)
     for hop, mean in enumerate(means, start=1):
         annotate_outlined(axes, f"{mean:.1f} %", (hop, mean), xytext=(0, 9), ha="center", fontweight="bold")
     axes.figure.colorbar(points, ax=axes, label="step", pad=0.01, aspect=30)
-    axes.set_xticks([] if single else range(1, hops + 1))
+    axes.set_xticks([] if single else range(1, count + 1))
 
 
 def _draw_dense_density(axes: Any, dense: Any, top: float) -> None:
@@ -213,8 +209,7 @@ def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
     axes.set(title="Threshold, and elements sent for it", xlabel="step",
              ylim=(0, 1.3 * float(_column(report, "threshold").max())))
     axes.set_ylabel("least magnitude that is sent", color=_SCATTER)
-    hops = density_of([step["density"] for step in report["per_step"]]) * 100
-    if not hops.shape[1]:
+    if not any(step["density"] for step in report["per_step"]):
         return
     means = np.array([np.mean(step["density"]) if step["density"] else np.nan for step in report["per_step"]]) * 100
     right = axes.twinx()
@@ -233,29 +228,27 @@ def _mean(run: dict[str, Any], name: str) -> float:
 
 
 def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
-    """Parts of a step that its cycles go to, besides the host's reading and writing."""
-    parts = [("mask", "mask_cycles", _ATTENTION), ("sparsify", "sparsify_cycles", _SCATTER),
-             ("scatter-reduce", "scatter_cycles", _SENT), ("update, all-gather", "rest", _DENSE)]
+    """Cycles of the parts of a step, without the host's reading and writing."""
     runs = [(report, report["training"]["label"])]
     if _dense(report) is not None:
         runs.append((report["comparison"], "dense"))
     shown = set()
     longest = max(_mean(run, "cycles") for run, _ in runs)
-    for place, (run, _) in enumerate(runs):
-        means = {name: _mean(run, name) for name in ("mask_cycles", "sparsify_cycles", "scatter_cycles", "cycles")}
-        means["rest"] = means["cycles"] - means["scatter_cycles"]
+    for row, (run, _) in enumerate(runs):
+        mask, sparsify, scatter, cycles = (_mean(run, name) for name in (
+            "mask_cycles", "sparsify_cycles", "scatter_cycles", "cycles"))
         start = 0.0
-        for label, name, color in parts:
-            width = means[name]
+        for label, width, color in (("mask", mask, _ATTENTION), ("sparsify", sparsify, _SCATTER), (
+                "scatter-reduce", scatter, _SENT), ("update, all-gather", cycles - scatter, _DENSE)):
             if not width:
                 continue
-            axes.barh(place, width, left=start, height=0.5, color=color, label=None if label in shown else label)
+            axes.barh(row, width, left=start, height=0.5, color=color, label=None if label in shown else label)
             shown.add(label)
             if width > longest / 12:
-                axes.text(start + width / 2, place, f"{width:,.0f}", ha="center", va="center", color="white",
+                axes.text(start + width / 2, row, f"{width:,.0f}", ha="center", va="center", color="white",
                           fontweight="bold", fontsize=8.5)
             start += width
-        axes.annotate(f"{start:,.0f}" if start else NOT_MODELLED, (start, place), xytext=(5, 0),
+        axes.annotate(f"{start:,.0f}" if start else NOT_MODELLED, (start, row), xytext=(5, 0),
                       textcoords="offset points", va="center", fontweight="bold")
     axes.set_yticks(range(len(runs)), [label for _, label in runs], rotation=90, va="center")
     axes.set(title="Cycles per step", xlabel="cycles, without the host's reading and writing",
@@ -284,19 +277,18 @@ def _draw_text_loss(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_attention(axes: Any, report: dict[str, Any]) -> None:
-    """Attention weights of a held-out sequence; masked places have none at all."""
+    """Attention weights of a held-out sequence; masked positions have none."""
     sample = report["sample"]
     if sample is None:
         axes.set_axis_off()
         return
     heads = np.array(sample["attention"])
     count, rows, columns = heads.shape
-    gap = np.full((rows, 1), np.nan)
-    parts = [part for head in heads for part in (head, gap)][:-1]
-    values = np.ma.masked_less_equal(np.ma.masked_invalid(np.concatenate(parts, axis=1)), 0)
-    axes.imshow(np.where(np.isnan(np.concatenate(parts, axis=1)), 1.0, 0.86), cmap="gray", vmin=0, vmax=1,
-                aspect="auto")
-    image = axes.imshow(values, cmap="BuPu", vmin=0, vmax=1, aspect="auto")
+    # Side by side, with a column of NaN between heads.
+    weights = np.concatenate(np.pad(heads, ((0, 0), (0, 0), (0, 1)), constant_values=np.nan), axis=1)[:, :-1]
+    axes.imshow(np.where(np.isnan(weights), 1.0, 0.86), cmap="gray", vmin=0, vmax=1, aspect="auto")
+    image = axes.imshow(np.ma.masked_less_equal(np.ma.masked_invalid(weights), 0), cmap="BuPu", vmin=0, vmax=1,
+                        aspect="auto")
     shown = [character.replace(" ", "␣") for character in sample["text"]] + ["·"] * (columns - len(sample["text"]))
     axes.set_xticks([head * (columns + 1) + n for head in range(count) for n in range(columns)], shown * count,
                     fontsize=8, family="DejaVu Sans Mono")

@@ -21,13 +21,12 @@ SECTIONS: tuple[tuple[str, type[Section]], ...] = tuple(
     (name, kind) for name in _ORDER for kind in (SCHEDULES.values() if name == "schedule" else [PARTS[name]]))
 
 
-def fields() -> Iterator[tuple[str, str, Any, Option, str | None]]:
+def fields() -> Iterator[tuple[str, str, Any, Option, str]]:
     """Of each field: its path, name as a parameter, type, description and heading."""
     for section, kind in SECTIONS:
         types = fields_of(kind)
         for name, option in kind.options().items():
-            path = f"{section}.{name}"
-            yield path, path.replace(".", "_"), types[name], option, getattr(kind, "panel", None)
+            yield f"{section}.{name}", f"{section}_{name}", types[name], option, kind.panel or kind.__name__
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
@@ -42,40 +41,35 @@ def _parameters() -> Iterator[inspect.Parameter]:
 
 
 def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
-    """Make the function of a command that describes a run by its options, and calls ``run`` with it.
-
-    The second argument of ``run`` is the report that is to be run again, if there is one.
-    """
-    paths = {name: path for path, name, *_ in fields()}
-    own = {
-        "file": Annotated[Path | None, typer.Argument(
-            metavar="[FILE]", show_default=False, rich_help_panel="Description",
-            help="Description in TOML, or a report.json to run again and to compare with; options change it.")],
-        "schedule": Annotated[str | None, typer.Option(
-            "--schedule", metavar="|".join(SCHEDULES), show_default=False, rich_help_panel="Schedule",
-            help="How workers compute and update. [default: that of the options --overlap, --straggler and --jobs, "
-                 "else update]")],
-        "assignments": Annotated[list[str] | None, typer.Option(
-            "--set", metavar="SECTION.FIELD=VALUE", show_default=False, rich_help_panel="Description",
-            help="Set a field by its name in a file, such as optimizer.rule=adam; can be given more than once.")]}
+    """Make the function of a command that describes a run by its options, and calls ``run`` with it, and with the
+    report that must be run again, if there is one."""
+    known = {name: (path, option.flags[0]) for path, name, _, option, _ in fields()}
+    file, assignments, schedule = (
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in (
+            ("file", Annotated[Path | None, typer.Argument(
+                metavar="[FILE]", show_default=False, rich_help_panel="Description",
+                help="Description in TOML, or a report.json to run again and to compare with; options change it.")]),
+            ("assignments", Annotated[list[str] | None, typer.Option(
+                "--set", metavar="SECTION.FIELD=VALUE", show_default=False, rich_help_panel="Description",
+                help="Set a field by its name in a file, such as optimizer.rule=adam; can be given more than "
+                     "once.")]),
+            ("schedule", Annotated[str | None, typer.Option(
+                "--schedule", metavar="|".join(SCHEDULES), show_default=False, rich_help_panel="Schedule",
+                help="How workers compute and update. [default: that of the options --overlap, --straggler and "
+                     "--jobs, else update]")])))
 
     def call(file: Path | None, schedule: str | None, assignments: list[str] | None, **values: Any) -> None:
         spec = with_texts(RunSpec() if file is None else without_defaults(read(file)), assignments or ())
-        given = {paths[name]: value for name, value in values.items() if value is not None
-                 and (value is not False or "/" in _FLAGS[paths[name]])}
+        options = [(*known[name], value) for name, value in values.items() if value is not None]
+        given = {path: value for path, flag, value in options if value is not False or "/" in flag}
         if schedule is not None:
             given["schedule.kind"] = schedule
         if given.get("schedule.jobs") == 1:
             del given["schedule.jobs"]
         run(spec.replace(given), file if file is not None and file.suffix == ".json" else None)
 
-    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-                  for name, kind in own.items()]
-    parameters = [parameters[0], parameters[2], *_parameters(), parameters[1]]
+    parameters = [file, assignments, *_parameters(), schedule]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__doc__ = run.__doc__
     return call
-
-
-_FLAGS = {path: option.flags[0] for path, _, _, option, _ in fields()}

@@ -36,11 +36,10 @@ class Coupling:
     allowed: tuple[Any, ...] | None
     #: Why it does not apply otherwise.
     reason: str
-    #: Value of the option.
     value: Any = None
 
     def violated(self, given: RunSpec, full: RunSpec) -> bool:
-        """Whether a run breaks it, from the given values and from those with all defaults."""
+        """Whether a run breaks the coupling, by its given values and its values with all defaults."""
         if not given.given(self.option) or self.value not in (None, given.value(self.option)):
             return False
         others = [_value(full, path) for path in self._others]
@@ -63,10 +62,8 @@ class Coupling:
     def condition(self) -> str:
         """Runs that it is for."""
         flags = _words(tuple(flag(path) + (f" {NODE}" if path == "compute.on" else "") for path in self._others))
-        if self.allowed is None:
-            return f"a run with {flags}"
-        if self.allowed == ():
-            return f"a run without {flags}"
+        if not self.allowed:
+            return f"a run {'with' if self.allowed is None else 'without'} {flags}"
         named = tuple(value for value in self.allowed if value is not None)
         section, _, name = self._others[0].partition(".")
         choices = SECTIONS[section].options()[name].choices if section in SECTIONS else None
@@ -77,7 +74,7 @@ class Coupling:
         return text if None not in self.allowed else f"{text}, or a run without {flag(self._others[0])}"
 
     def message(self, given: RunSpec, full: RunSpec) -> str:
-        """Text of the error, for a run's given values and those with all defaults."""
+        """Text of the error, for a run's given values and its values with all defaults."""
         other, value = self._others[0], _value(full, self._others[0])
         actual = f", not {_words((value,))}" if self.allowed and value is not None else ""
         if not given.given(other) and not _is_absent(value):

@@ -12,7 +12,7 @@ from hdl.compression.registry import GRADIENT_CODECS
 from host.run import sections
 from host.run.coupling import Coupling
 from host.run.defaults import with_defaults
-from host.run.sections import SCHEDULES, SECTIONS, flag
+from host.run.sections import SCHEDULES, SECTIONS, of_schedule
 from host.run.spec import RunSpec
 from host.training.optimizers import OptimizerName
 from host.training.record import NODE
@@ -21,7 +21,6 @@ from host.transports.session import TransportName
 from sim.golden.codecs import RAW, ZERO_VALUE
 
 __all__ = ["COUPLINGS", "check"]
-
 
 _V, _M, _P, _G, _B, _S = (TransportName.VERILATED, TransportName.MESSAGES, TransportName.PYSIM, TransportName.GOLDEN,
                           TransportName.BOARD, TransportName.SERIAL)
@@ -132,13 +131,10 @@ def check(spec: RunSpec) -> None:
 
 def _check_schedule(spec: RunSpec) -> None:
     """Raise ``ValueError`` for an option that the schedule does not take."""
-    schedule = spec.schedule
-    assert schedule is not None
+    schedule = spec.known_schedule
     schedule.check_given(spec)
     if schedule.applicable is None:
         return
-    for section, part in SECTIONS.items():
-        for name in part.options():
-            path = f"{section}.{name}"
-            if spec.given(path) and path not in schedule.applicable:
-                raise ValueError(f"Option {flag(path)} is for a run without {schedule.lead}: leave it out")
+    for path in (f"{section}.{name}" for section, part in SECTIONS.items() for name in part.options()):
+        if spec.given(path) and path not in schedule.applicable:
+            raise ValueError(of_schedule(path, schedule.kind))

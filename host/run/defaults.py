@@ -1,11 +1,11 @@
 """Defaults of a run that depend on several sections of its description."""
 
 import dataclasses
+import math
 from typing import Any
 
 from hdl.board import BOARDS
 from host.feature import feature
-from host.run.schedule import Schedule
 from host.run.sections import TEXT_BATCH, TEXT_INTERVAL, TEXT_STEPS, Moments, Update
 from host.run.spec import RunSpec, paths_of
 from host.training.optimizers import LEARNING_RATES, OptimizerName
@@ -22,12 +22,8 @@ __all__ = ["is_programmed", "with_defaults", "without_defaults"]
 
 
 def with_defaults(spec: RunSpec) -> RunSpec:
-    """The same run with all defaults that apply to it; what they depend on the data for is still None.
-
-    A run with its defaults has no other ones: the function is idempotent.
-    """
-    spec = _backend(spec)
-    spec = _schedule(spec)
+    """The same run with all defaults that apply to it and do not depend on the data; the function is idempotent."""
+    spec = _schedule(_backend(spec))
     for fill in (_workload, _ring, _optimizer, _formats, _compute, _rest):
         spec = spec.replace(_missing(spec, fill(spec)))
     return spec
@@ -64,12 +60,9 @@ def _backend(spec: RunSpec) -> RunSpec:
 
 def _schedule(spec: RunSpec) -> RunSpec:
     """The schedule: a program for perceptrons on nodes that compute."""
-    if spec.schedule is None and is_programmed(spec):
-        return spec.replace({"schedule.overlap": "none"})
-    if spec.schedule is None:
-        return spec.replace({"schedule.kind": Update.kind})
-    assert spec.schedule is not None
-    return spec.replace(_missing(spec, spec.schedule.defaults(spec)))
+    if spec.schedule is not None:
+        return spec.replace(_missing(spec, spec.schedule.defaults(spec)))
+    return spec.replace({"schedule.overlap": "none"} if is_programmed(spec) else {"schedule.kind": Update.kind})
 
 
 def is_programmed(spec: RunSpec) -> bool:
@@ -78,43 +71,32 @@ def is_programmed(spec: RunSpec) -> bool:
             and spec.backend.board is None)
 
 
-def _plan(spec: RunSpec) -> Schedule:
-    """The schedule, which the run has."""
-    assert spec.schedule is not None
-    return spec.schedule
-
-
 def _workload(spec: RunSpec) -> dict[str, Any]:
     text, own = spec.workload.name is WorkloadName.TEXT, spec.workload
-    if (other := _plan(spec).workload) is not None:
+    if (other := spec.known_schedule.workload) is not None:
         return dict(other)
-    lengths: dict[str, Any] = {}
-    if own.epochs is None and own.steps is None:
-        on_board = spec.backend.transport is TransportName.BOARD
-        lengths = ({"workload.steps": TEXT_STEPS} if text else
-                   {"workload.epochs": 1 if on_board else TrainingConfig.epochs})
-    return {**lengths, "workload.batch": TEXT_BATCH if text else TrainingConfig.batch,
+    epochs = 1 if spec.backend.transport is TransportName.BOARD else TrainingConfig.epochs
+    length = {"workload.steps": TEXT_STEPS} if text else {"workload.epochs": epochs}
+    return {**(length if own.epochs is None and own.steps is None else {}),
+            "workload.batch": TEXT_BATCH if text else TrainingConfig.batch,
             "workload.interval": TEXT_INTERVAL if text else None}
 
 
 def _ring(spec: RunSpec) -> dict[str, Any]:
     board = spec.backend.board
-    nodes = _plan(spec).nodes
-    if board is not None:
-        nodes = BOARDS[board].nodes
+    nodes = spec.known_schedule.nodes if board is None else BOARDS[board].nodes
     if spec.ring.topology is not None:
-        rows, columns = feature("grid").size(spec.ring.topology)
-        nodes = rows * columns
+        nodes = math.prod(feature("grid").size(spec.ring.topology))
     simulated = spec.backend.transport not in (TransportName.BOARD, TransportName.SERIAL)
-    latency = LATENCY if simulated and _plan(spec).has_latency else None
+    latency = LATENCY if simulated and spec.known_schedule.has_latency else None
     return {"ring.nodes": nodes, "ring.link_latency": latency}
 
 
 def _optimizer(spec: RunSpec) -> dict[str, Any]:
     """Update rule and constants; the constants of the other schedules are those of momentum."""
     text, board, rule = spec.workload.name is WorkloadName.TEXT, spec.backend.board, spec.optimizer.rule
-    if not _plan(spec).in_steps:
-        rate = _plan(spec).learning_rate or LEARNING_RATES[OptimizerName.MOMENTUM]
+    if not spec.known_schedule.in_steps:
+        rate = spec.known_schedule.learning_rate or LEARNING_RATES[OptimizerName.MOMENTUM]
         return {"optimizer.learning_rate": rate, "optimizer.momentum": 0.9}
     if rule is None:
         has_state = board is None or bool(BOARDS[board].node.memories.planes)
@@ -128,14 +110,14 @@ def _optimizer(spec: RunSpec) -> dict[str, Any]:
 
 def _formats(spec: RunSpec) -> dict[str, Any]:
     formats = {"weights": RAW, "gradients": ZERO_VALUE}
-    return {f"formats.{name}": formats[name] for name in _plan(spec).formats}
+    return {f"formats.{name}": formats[name] for name in spec.known_schedule.formats}
 
 
 def _compute(spec: RunSpec) -> dict[str, Any]:
     own, digits = spec.compute, spec.workload.name is WorkloadName.DIGITS
     engine = own.on == NODE or spec.value("schedule.overlap") is not None
-    return {"compute.macs": MACS if engine else _plan(spec).macs,
-            "compute.format": FP32 if digits and _plan(spec).in_steps else None,
+    return {"compute.macs": MACS if engine else spec.known_schedule.macs,
+            "compute.format": FP32 if digits and spec.known_schedule.in_steps else None,
             "compute.tiling": DEFAULT if own.on == NODE and digits else None,
             "compute.far": None if own.activations is None else f"1/{1 / FarMemory.rate:.0f}",
             "compute.memory": None if own.activations is None else FarMemory.kind}
@@ -145,9 +127,10 @@ def _rest(spec: RunSpec) -> dict[str, Any]:
     backend = spec.backend
     integers = backend.board is not None and not BOARDS[backend.board].node.has_ring
     serial = backend.transport in (TransportName.BOARD, TransportName.SERIAL)
+    is_golden = backend.transport is TransportName.GOLDEN
     has_units = backend.transport is TransportName.VERILATED and not integers
     return {"backend.arithmetic": Arithmetic.GATEWARE if has_units else None,
             "backend.reconnect": 30.0 if serial else None,
             "faults.seed": None if spec.faults.rate is None else RandomFaults.seed,
             "output.folder": toolchain.BUILD / "sim",
-            "output.check": True if _plan(spec).in_steps and backend.transport is not TransportName.GOLDEN else None}
+            "output.check": True if spec.known_schedule.in_steps and not is_golden else None}

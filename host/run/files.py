@@ -31,11 +31,10 @@ FILES = ("report.json", "report.png", "report.html", "run.toml", "weights.npz", 
 
 def identity_of(configs: list[TrainingConfig], node: Configuration, **options: object) -> dict[str, Any]:
     """Everything that the bits and the report of a run depend on."""
-    names = ("training", "comparison")
     return {**options, "configuration": as_dict(node), **{
         name: {**dataclasses.asdict(config), "optimizer": {"name": config.optimizer.name,
                                                            **dataclasses.asdict(config.optimizer)}}
-        for name, config in zip(names, configs, strict=False)}}
+        for name, config in zip(("training", "comparison"), configs, strict=False)}}
 
 
 def space(task: Workload, config: TrainingConfig, nodes: int) -> int:
@@ -46,15 +45,8 @@ def space(task: Workload, config: TrainingConfig, nodes: int) -> int:
 
 def open_files(spec: RunSpec, keeper: Keeper, say: Callable[[str], None], *, space: int = 0,
                check: Callable[[dict[str, Any]], None] = lambda content: None) -> dict[str, Any] | None:
-    """Check that all results can be written; the content of the checkpoint to resume from, if there is one.
-
-    Parameters
-    ----------
-    space : int
-        Bytes that the results take at the most.
-    check : callable
-        Raises ``CheckpointError`` unless the run can continue from a content.
-    """
+    """Check that results of ``space`` bytes can be written; the content of the checkpoint to resume from, if there is
+    one, after a ``check`` of it, which may raise ``CheckpointError``."""
     folder = spec.known("output.folder")
     keeper.check_key()
     prepare(folder, files=[name for name in FILES if "/" not in name], space=space)

@@ -6,7 +6,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from hdl.board import BOARDS, BoardConfig
-from hdl.config import Configuration, NodeConfig, SingleRing, max_nodes_for
+from hdl.config import Configuration, NodeConfig, Peer, SingleRing, Weights, max_nodes_for
+from hdl.registry import section
 from host.driver.memory import fitted
 from host.feature import feature
 from host.models.digits import digits
@@ -15,21 +16,20 @@ from host.models.text import topics
 from host.models.transformer import TransformerConfig
 from host.options import check_range
 from host.run import slow_link
-from host.run.nodes import with_formats, with_links, with_ring
-from host.run.schedule import Schedule
-from host.run.sections import Moments, Update
+from host.run.sections import SLOTS, Moments, Update
 from host.run.spec import RunSpec
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
 from host.training.record import NODE, FarMemory, TrainingConfig
 from host.training.updates import check_run
 from host.training.workloads import CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LONGEST_REPLAYED, TransportName
+from sim.golden.codecs import RAW, ZERO_VALUE
 from sim.link_faults import RandomFaults
 
 if TYPE_CHECKING:
     from host.features.grid.course import Course
 
-__all__ = ["Preparation", "prepare", "random_faults"]
+__all__ = ["Preparation", "prepare", "random_faults", "with_links"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,42 +59,33 @@ class Preparation:
     @property
     def nodes(self) -> int:
         """Nodes at the beginning."""
-        nodes: int = self.spec.known("ring.nodes")
-        return nodes
+        return int(self.spec.known("ring.nodes"))
 
 
 def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Preparation:
-    """Check a run, described with all defaults, and prepare it; ``say`` takes lines about choices.
-
-    Raises ``ValueError``: the run is impossible, or an option has no effect on it.
-    """
+    """Check a run, described with all defaults, and prepare it; ``say`` takes lines about choices. ``ValueError`` if
+    the run is impossible, or an option has no effect on it."""
     board = _board(spec)
+    schedule = spec.known_schedule
     course: Course | None = None if spec.ring.topology is None else feature("grid").course(spec.ring)
     node = _node(spec, board, is_grid=course is not None)
     slow = None if spec.ring.slow_link is None else slow_link.SlowLink.parse(spec.ring.slow_link)
     if slow is not None:
         slow.check(nodes=spec.known("ring.nodes"))
-    config = _schedule(spec).configs(_config(spec))[0]
-    config, task = _task(spec, config, node, say)
+    config, task = _task(spec, schedule.configs(_config(spec))[0], node, say)
     plain = _compared(spec, config)
+    compared = [] if plain is None else [plain]
     if spec.backend.board is None:
-        node = _fitted(spec, node, task, [one for one in (config, plain) if one], course=course)
+        node = _fitted(spec, node, task, [config, *compared], course=course)
     check_run(node, task, config, nodes=spec.known("ring.nodes"))
     if course is not None:
         course.check_run(node, task, config)
-    configs = [*_schedule(spec).configs(config), *([] if plain is None else [plain])]
-    return Preparation(spec=spec, board=board, node=node, task=task, configs=configs, plain=plain, course=course,
-                       slow=slow, faults=random_faults(spec))
-
-
-def _schedule(spec: RunSpec) -> Schedule:
-    """The schedule, which the run has."""
-    assert spec.schedule is not None
-    return spec.schedule
+    return Preparation(spec=spec, board=board, node=node, task=task, configs=[*schedule.configs(config), *compared],
+                       plain=plain, course=course, slow=slow, faults=random_faults(spec))
 
 
 def _board(spec: RunSpec) -> BoardConfig:
-    """The board; where there is none, that of default nodes, whose rates nobody looks at."""
+    """The board; where there is none, that of default nodes, with rates that have no effect."""
     if spec.backend.board is None:
         return dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=Update.nodes)
     return BOARDS[spec.backend.board]
@@ -103,30 +94,51 @@ def _board(spec: RunSpec) -> BoardConfig:
 def _node(spec: RunSpec, board: BoardConfig, *, is_grid: bool) -> Configuration:
     """Nodes before their memories have room for the run."""
     nodes = spec.known("ring.nodes")
-    node = with_formats(board.node, weights=spec.known("formats.weights"), gradients=spec.known("formats.gradients"))
+    node = _with_formats(board.node, weights=spec.known("formats.weights"), gradients=spec.known("formats.gradients"))
     if spec.backend.board is None and not is_grid and not 1 <= nodes <= node.topology.max_nodes:
         node = node.replace(topology=SingleRing(max_nodes=max_nodes_for(nodes)))
     node.check_ring(nodes)
-    if spec.faults.rate is not None or is_grid:
-        node = with_ring(node, replay=spec.faults.rate is not None, grid=is_grid)
-    if spec.faults.rate is not None:
+    fails = spec.faults.rate is not None
+    if not node.has_ring and (fails or is_grid):
+        raise ValueError("Nodes of 16-bit integers must be alone, without links that fail: leave --topology and "
+                         "--faults out")
+    node = node.replace(**{"link": section("Replay")(ingress=node.link.ingress)} if fails else {},
+                        **{"topology": section("Grid")(max_nodes=node.topology.max_nodes)} if is_grid else {})
+    if fails:
         check_range("Link latency", spec.ring.link_latency, 1, LONGEST_REPLAYED)
     return with_links(spec.ring.links, node, messages=spec.backend.transport is TransportName.MESSAGES)
+
+
+def _with_formats(node: Configuration, *, weights: str, gradients: str) -> Configuration:
+    """The same node with codecs of new weights and of gradients; ``ValueError`` if nodes cannot have them."""
+    if node.has_ring:
+        return node.replace(weights=Weights(codec=weights), gradients=gradients)
+    if (weights, gradients) != (RAW, ZERO_VALUE):
+        raise ValueError(f"Nodes of 16-bit integers must have weights {RAW} and gradients {ZERO_VALUE}, not "
+                         f"{weights} and {gradients}: leave --weights and --gradients out")
+    return node
+
+
+def with_links(links: str, node: Configuration, *, messages: bool = False) -> Configuration:
+    """The same node with links on credit, or in slots, which may have room for messages."""
+    if links != SLOTS:
+        return node
+    slots = section("Slots")(ingress=15, messages=messages)
+    return node.replace(link=slots, programs={}, role=Peer(interleaved=True))
 
 
 def _config(spec: RunSpec) -> TrainingConfig:
     """Configuration of training."""
     workload, optimizer, compute = spec.workload, spec.optimizer, spec.compute
     momentum = {name: value for name in ("momentum", "dampening") if (value := getattr(optimizer, name)) is not None}
-    engine: dict[str, Any] = {name: value for name, value in (
-        ("macs", compute.macs), ("tiling", compute.tiling), ("compute_format", compute.format)) if value is not None}
+    given: dict[str, Any] = {name: value for name, value in (
+        ("epochs", workload.epochs), ("macs", compute.macs), ("tiling", compute.tiling),
+        ("compute_format", compute.format),
+        ("hidden", None if spec.model.hidden is None else widths(spec.model.hidden))) if value is not None}
     return TrainingConfig(
-        epochs=TrainingConfig.epochs if workload.epochs is None else workload.epochs, max_steps=workload.steps,
-        interval=workload.interval, batch=spec.known("workload.batch"), seed=workload.seed,
-        hidden=TrainingConfig.hidden if spec.model.hidden is None else widths(spec.model.hidden),
+        **given, max_steps=workload.steps, interval=workload.interval, batch=spec.known("workload.batch"),
+        seed=workload.seed, density=spec.formats.density, compute=compute.on, far=_far_memory(spec),
         check=spec.output.check is not False and spec.backend.transport is not TransportName.GOLDEN,
-        density=spec.formats.density, compute=compute.on,
-        **engine, far=_far_memory(spec),
         optimizer=create(spec.known("optimizer.rule"), learning_rate=optimizer.learning_rate, **momentum,
                          weight_decay=optimizer.weight_decay, clip=optimizer.clip),
         packed_state=optimizer.moments is Moments.BF16)

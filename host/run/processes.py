@@ -15,7 +15,7 @@ __all__ = ["check_alone", "other_processes", "serves", "threads_of"]
 def serves() -> bool:
     """Whether this is a process of ``mpirun`` other than the first, which then has served until that one exits.
 
-    To be called before anything else that may fail, so that the first one releases the others however it ends.
+    Must be called before anything that may fail, so that the first process releases the rest in every case.
     """
     if mpi_size() == 1:
         return False
@@ -42,17 +42,14 @@ def check_alone(what: str) -> None:
 
 
 def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
-    """Processes that were asked for; None where this one alone simulates.
-
-    Raises ``ValueError``: there would be one without a node, or ``mpirun`` has started another number.
-    """
+    """Processes that were asked for; None where only this one simulates. ``ValueError`` for one without a node, or if
+    ``mpirun`` has started another number."""
     started = mpi_size()
     if given is not None and started > 1 and given != started:
         raise ValueError(f"Processes must be the {started} that mpirun has started, not {given!r}")
-    number = max(started, 1 if given is None else given)
-    if not 1 <= number <= nodes or (given is not None and given < 1):
-        raise ValueError(f"Processes must be between 1 and {nodes}, the number of nodes, not "
-                         f"{number if given is None else given!r}")
+    number = started if given is None else given
+    if not 1 <= number <= nodes:
+        raise ValueError(f"Processes must be between 1 and {nodes}, the number of nodes, not {number!r}")
     if number == 1:
         return None
     if started > 1:

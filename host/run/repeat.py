@@ -15,9 +15,9 @@ from host.schema import read_report
 
 __all__ = ["check_report", "comparison", "described", "digest"]
 
-#: Lists of steps by the kinds of reports, and what is compared in each step.
+#: Lists of steps by the kinds of reports, and the figures of steps that are compared, by their names in a line.
 _STEPS = ("per_step", "updates")
-_BITS, _CYCLES, _WORDS = ("loss",), ("cycles", "cycle"), ("words_sent",)
+_COMPARED = {"losses": ("loss",), "cycles": ("cycles", "cycle"), "words": ("words_sent",)}
 
 
 def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
@@ -33,51 +33,42 @@ def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[An
 
 
 def check_report(path: Path) -> dict[str, Any]:
-    """Content of a report of one run.
-
-    Raises ``SpecError``: it has another report, or none.
-    """
+    """Content of a report of one run; ``SpecError`` if the file has another report, or none."""
     try:
         schemas = [schedule.schema() for schedule in SCHEDULES.values()]
         report = read_report(path, steps.SCHEMA, *(schema for schema in schemas if schema is not None))
     except ValueError as error:
         raise SpecError(str(error)) from None
-    rows = next((report[name] for name in _STEPS if name in report), None)
+    rows = _steps(report)
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "loss" in row for row in rows):
         raise SpecError(f"{path} must have steps that can be compared, not be damaged or another file")
     return report
 
 
-def _steps(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return next(report[name] for name in _STEPS if name in report)
+def _steps(report: Mapping[str, Any]) -> Any:
+    return next((report[name] for name in _STEPS if name in report), None)
 
 
 def comparison(earlier: Mapping[str, Any], result: Any) -> list[str]:
-    """Lines that show whether bits, cycles and words of a run are those of an earlier report.
-
-    Of the reports of jobs side by side, the one with the same seed is compared.
-    """
+    """Lines that show whether bits, cycles and words of a run are those of an earlier report; of jobs side by side,
+    the one with the same seed is compared."""
     reports: Sequence[Mapping[str, Any]] = result if isinstance(result, list) else [result]
-    report = next((one for one in reports if _seed(one) == _seed(earlier)), reports[0])
+    report = next((other for other in reports if _seed(other) == _seed(earlier)), reports[0])
     before, after = _steps(earlier), _steps(report)
     count = min(len(before), len(after))
     lines = []
-    for what, names in (("losses", _BITS), ("cycles", _CYCLES), ("words", _WORDS)):
-        rows = [[[step[name] for name in names if name in step] for step in steps[:count]]
-                for steps in (before, after)]
-        if any(rows[0]):
-            different = next((number for number, pair in enumerate(zip(*rows, strict=True), 1) if pair[0] != pair[1]),
-                             None)
+    for what, names in _COMPARED.items():
+        old, new = ([[step[name] for name in names if name in step] for step in steps[:count]]
+                    for steps in (before, after))
+        if any(old):
+            different = next((number for number in range(count) if old[number] != new[number]), None)
             lines.append(f"{what} of {count:,} steps: " + (
-                "equal to those of the report" if different is None else f"OTHER than in the report, from step "
-                                                                         f"{different:,} on"))
-    sums = [one.get("weights_sha256") for one in (earlier, report)]
+                "equal to those of the report" if different is None else
+                f"OTHER than in the report, from step {different + 1:,} on"))
+    sums = [each.get("weights_sha256") for each in (earlier, report)]
     if None in sums or len(before) != len(after):
-        lines.append("weights: not compared, since the report is of a run that was interrupted")
-    else:
-        lines.append("weights: " + ("bits equal to those of the report" if sums[0] == sums[1] else
-                                    "bits OTHER than those of the report"))
-    return lines
+        return [*lines, "weights: not compared, since the report is of a run that was interrupted"]
+    return [*lines, f"weights: bits {'equal to' if sums[0] == sums[1] else 'OTHER than'} those of the report"]
 
 
 def _seed(report: Mapping[str, Any]) -> Any:

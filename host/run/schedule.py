@@ -23,43 +23,29 @@ WITH_MOMENTUM = ("workload.seed", "ring.nodes", "backend.threads", "backend.arit
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule(Section):
-    """Base of schedules. The members say what other sections of a run have with it.
+    """Base of schedules. The members give the values that other sections of a run have with it."""
 
-    Members
-    -------
-    kind, lead : str
-        Name of the schedule, and the option by which it is asked for.
-    place : int
-        Place in lists of schedules.
-    nodes : int
-        Nodes, or workers, on no board.
-    in_steps : bool
-        Whether the run is of one job, in steps of all workers.
-    has_processes, has_latency : bool
-        Whether several processes can simulate the nodes, and whether links have a latency.
-    formats : tuple of str
-        Formats that it has: weights, gradients, or both.
-    workload : mapping, optional
-        Defaults of the workload, where they are others than those of a run in steps.
-    learning_rate : float, optional
-        Default of a schedule with momentum, and no other rule.
-    macs : int, optional
-        Default of multiply-adds per cycle, where an engine is counted on.
-    applicable : tuple of str, optional
-        Fields of other sections that apply to it; None for all.
-    """
-
+    #: Name of the schedule, and the option by which it is asked for.
     kind: ClassVar[str]
     lead: ClassVar[str]
+    #: Position in lists of schedules.
     place: ClassVar[int]
+    #: Nodes, or workers, on no board.
     nodes: ClassVar[int] = 4
+    #: Whether the run is of one job, in steps of all workers.
     in_steps: ClassVar[bool] = False
+    #: Whether several processes can simulate the nodes, and whether links have a latency.
     has_processes: ClassVar[bool] = False
     has_latency: ClassVar[bool] = True
+    #: Formats that it has: weights, gradients, or both.
     formats: ClassVar[tuple[str, ...]] = ()
+    #: Defaults of the workload, where they are not those of a run in steps.
     workload: ClassVar[Mapping[str, Any] | None] = None
+    #: Default of a schedule with momentum, and no other rule.
     learning_rate: ClassVar[float | None] = None
+    #: Default of multiply-adds per cycle, where an engine is counted on.
     macs: ClassVar[int | None] = None
+    #: Fields of other sections that apply to it; None for all.
     applicable: ClassVar[tuple[str, ...] | None] = None
 
     @classmethod

@@ -54,8 +54,6 @@ def _rates(rates: dict[OptimizerName, float]) -> str:
 class Workload(Section):
     """Model, data and length of a run."""
 
-    panel: ClassVar[str] = "Workload"
-
     name: WorkloadName = option(WorkloadName.DIGITS, "--workload", help=(
         "A perceptron that classifies digits, or a causal transformer that predicts characters of text."))
     seed: int = option(TrainingConfig.seed, "--seed", help=(
@@ -86,8 +84,6 @@ class Model(Section):
 class Ring(Section):
     """Nodes and the links between them."""
 
-    panel: ClassVar[str] = "Ring"
-
     nodes: int | None = option(None, "--nodes", help=(
         "Nodes in the ring, 1 to 255; with layer streaming, workers."),
         shown_default="4, two jobs 8, on a board all that it has")
@@ -111,8 +107,6 @@ class Ring(Section):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backend(Section):
     """Way to the nodes, and how they are simulated."""
-
-    panel: ClassVar[str] = "Backend"
 
     transport: TransportName | None = option(None, "--transport", help="Transport to the nodes.",
                                              shown_default=TransportName.VERILATED.value)
@@ -145,8 +139,6 @@ class Backend(Section):
 class Optimizer(Section):
     """Update rule and its constants."""
 
-    panel: ClassVar[str] = "Optimizer"
-
     rule: OptimizerName | None = option(None, "--optimizer", help="Update rule.", shown_default=(
         "digits momentum, or sgd where nodes have no state; text adam"))
     learning_rate: float | None = option(None, "--learning-rate", help=(
@@ -169,8 +161,6 @@ class Optimizer(Section):
 class Formats(Section):
     """Formats of weights and gradients on links."""
 
-    panel: ClassVar[str] = "Formats"
-
     weights: str | None = option(None, "--weights", choices=WEIGHT_CODECS, label="Weight codec", help=(
         f"Codec of new weights; their owners keep fp32 master weights: {', '.join(WEIGHT_CODECS)}."),
         shown_default="raw")
@@ -185,8 +175,6 @@ class Formats(Section):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compute(Section):
     """Computation of gradients."""
-
-    panel: ClassVar[str] = "Compute"
 
     on: str = option(HOST, "--compute", help=(
         "Who differentiates: host, or node for nodes that do, by a program unless there is a density."),
@@ -253,8 +241,6 @@ class Faults(Section):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Output(Section):
     """Checks, checkpoints and files."""
-
-    panel: ClassVar[str] = "Output"
 
     folder: Path | None = option(None, "--output", help=(
         "Folder of report.json, report.png, report.html, run.toml, weights.npz and checkpoint.tar."),

@@ -1,23 +1,22 @@
 """A slow link, and the partition of the groups by which it costs least."""
 
-import dataclasses
+import contextlib
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hdl.config import NodeConfig, RootReduce
 from host.driver.optimizer_settings import Rule, Settings
-from host.driver.partitioning import Partitioning, choose, link_rates
+from host.driver.partitioning import choose, link_rates
 from host.driver.results import known
 from host.driver.ring import Ring
 
 __all__ = ["SlowLink", "partition", "with_option"]
 
 
-@dataclasses.dataclass(frozen=True)
-class SlowLink:
+class SlowLink(NamedTuple):
     """A link by the rank that sends on it, and its words per cycle."""
 
     rank: int
@@ -27,21 +26,16 @@ class SlowLink:
     def parse(cls, text: str) -> "SlowLink":
         """Make one from its text, like ``2:0.5``."""
         rank, _, rate = text.partition(":")
-        try:
-            found = cls(int(rank), Fraction(rate).limit_denominator(1000))
-        except (ValueError, ZeroDivisionError):
-            found = None
-        if found is None or found.rank < 0 or not 0 < found.rate <= 1:
-            raise ValueError(f"Slow link must be a rank and a rate above 0 and up to 1, like 2:0.5, not {text!r}")
-        return found
+        with contextlib.suppress(ValueError, ZeroDivisionError):
+            link = cls(int(rank), Fraction(rate).limit_denominator(1000))
+            if link.rank >= 0 and 0 < link.rate <= 1:
+                return link
+        raise ValueError(f"Slow link must be a rank and a rate above 0 and up to 1, like 2:0.5, not {text!r}")
 
     def check(self, *, nodes: int) -> None:
         """Raise ``ValueError`` unless a ring of ``nodes`` has the link."""
         if self.rank >= nodes:
             raise ValueError(f"Slow link must be from a rank below {nodes}, not {self.rank}")
-
-    def as_tuple(self) -> tuple[int, Fraction]:
-        return self.rank, self.rate
 
 
 def with_option(node: NodeConfig, length: int, *, planes: int) -> NodeConfig:
@@ -51,10 +45,8 @@ def with_option(node: NodeConfig, length: int, *, planes: int) -> NodeConfig:
 
 
 def partition(ring: Ring, length: int, *, planes: int, latency: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure links, take the best partition, and return the figures for the report.
-
-    Both partitions are tried with dense gradients, which replace the contents of memories.
-    """
+    """Measure links, take the best partition, and return the figures for the report; both partitions are tried with
+    dense gradients, which replace the contents of memories."""
     partitioning = choose(ring, length, link_rates(ring), planes=planes, latency=latency)
     say(str(partitioning))
     slowest = min(range(ring.nodes), key=lambda rank: partitioning.rates[rank])
@@ -65,14 +57,8 @@ def partition(ring: Ring, length: int, *, planes: int, latency: int, say: Callab
     ring.partition.set_root(partitioning.root)
     return {"root": partitioning.root, "rates": list(partitioning.rates), "slowest": slowest, "cycles": tried,
             "modelled": {"block_offset": partitioning.cycles[None], "root_reduce": partitioning.cycles[slowest]},
-            "order": _order(partitioning)}
-
-
-def _order(partitioning: Partitioning) -> str:
-    """Order in which an element is summed."""
-    if partitioning.root is None:
-        return "from the rank of its block on"
-    return f"from rank {(partitioning.root + 1) % len(partitioning.rates)} to rank {partitioning.root}"
+            "order": "from the rank of its block on" if partitioning.root is None else
+            f"from rank {(partitioning.root + 1) % ring.nodes} to rank {partitioning.root}"}
 
 
 def _tried(ring: Ring, length: int, owner: int | None) -> int:

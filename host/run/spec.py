@@ -75,11 +75,15 @@ class RunSpec:
         assert value is not None, path
         return value
 
-    def replace(self, values: Mapping[str, Any]) -> Self:
-        """The same run with other values of fields, by names such as ``optimizer.momentum``.
+    @property
+    def known_schedule(self) -> Schedule:
+        """The schedule of a run that has one, as a run with all defaults does."""
+        assert self.schedule is not None
+        return self.schedule
 
-        A field of another schedule than the present one changes the schedule, unless two kinds are asked for.
-        """
+    def replace(self, values: Mapping[str, Any]) -> Self:
+        """The same run with other values of fields, by names such as ``optimizer.momentum``; a field of another
+        schedule than the present one changes the schedule, unless two kinds are asked for."""
         groups: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
             section, _, name = path.partition(".")
@@ -108,12 +112,10 @@ class RunSpec:
 
 def fields_of(section: type[Section]) -> dict[str, Any]:
     """Types of a section's fields by name, without None."""
-    found = {}
-    for name, hint in typing.get_type_hints(section).items():
-        if name in section.__dataclass_fields__ and not name.startswith("_"):
-            kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
-            found[name] = kinds[0] if kinds and isinstance(hint, types.UnionType) else hint
-    return {name: kind for name, kind in found.items() if typing.get_origin(kind) is not typing.ClassVar}
+    hints = typing.get_type_hints(section)
+    kinds = {field.name: typing.get_args(hints[field.name]) or [hints[field.name]]
+             for field in dataclasses.fields(section)}
+    return {name: next(kind for kind in several if kind is not types.NoneType) for name, several in kinds.items()}
 
 
 def paths_of(spec: RunSpec) -> list[str]:
@@ -123,22 +125,16 @@ def paths_of(spec: RunSpec) -> list[str]:
 
 def to_dict(spec: RunSpec) -> dict[str, dict[str, Any]]:
     """Nested dictionary of all fields that differ from their defaults, for JSON and TOML."""
-    found = {}
-    for section in dataclasses.fields(spec):
-        part = getattr(spec, section.name)
-        if part is None:
-            continue
+    parts = {}
+    for name, part in ((name, part) for name, part in vars(spec).items() if part is not None):
         values = {field.name: _plain(getattr(part, field.name)) for field in dataclasses.fields(part)
                   if getattr(part, field.name) != field.default}
-        if section.name == "schedule":
-            values = {"kind": part.kind, **values}
-        if values:
-            found[section.name] = values
-    return found
+        parts[name] = {"kind": part.kind, **values} if name == "schedule" else values
+    return {name: values for name, values in parts.items() if values}
 
 
 def repeatable(spec: RunSpec) -> dict[str, dict[str, Any]]:
-    """The same without the folder, and what an earlier run has left in it: as it is in a report."""
+    """The same without the folder and the resumption of an earlier run in it, as in a report."""
     return to_dict(spec.replace({"output.folder": None, "output.resume": False}))
 
 
@@ -149,35 +145,32 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def from_dict(values: Mapping[str, Any], *, base: RunSpec | None = None) -> RunSpec:
-    """Run of such a dictionary; fields that it lacks are as in ``base``.
-
-    Raises ``SpecError``: there is no such section, field or value.
-    """
-    known = [field.name for field in dataclasses.fields(RunSpec)]
+def from_dict(values: Mapping[str, Any]) -> RunSpec:
+    """Run of such a dictionary; ``SpecError`` if there is no such section, field or value."""
     flat = {}
     for section, fields in values.items():
-        if section not in known:
-            raise SpecError(choice_error("Section", known, str(section)))
+        _check_section(section)
         if not isinstance(fields, Mapping):
             raise SpecError(f"Section {section} must be a table of fields, not {fields!r}")
         for name, value in fields.items():
             path = f"{section}.{name}"
             flat[path] = _typed(path, _kind(path), value)
-    return (RunSpec() if base is None else base).replace(flat)
+    return RunSpec().replace(flat)
+
+
+def _check_section(section: str) -> None:
+    if section not in RunSpec.__dataclass_fields__:
+        raise SpecError(choice_error("Section", RunSpec.__dataclass_fields__, str(section)))
 
 
 def _kind(path: str) -> Any:
     """Type of a field by its path."""
     section, _, name = path.partition(".")
-    if section not in RunSpec.__dataclass_fields__:
-        raise SpecError(choice_error("Section", RunSpec.__dataclass_fields__, section))
-    fields: dict[str, Any] = {"kind": str}
-    if section == "schedule":
-        for kind in SCHEDULES.values():
-            fields |= fields_of(kind)
-    else:
-        fields = fields_of(SECTIONS[section])
+    _check_section(section)
+    kinds = SCHEDULES.values() if section == "schedule" else [SECTIONS[section]]
+    fields = {"kind": str} if section == "schedule" else {}
+    for kind in kinds:
+        fields |= fields_of(kind)
     if name not in fields:
         raise SpecError(choice_error(f"Field of {section}", fields, name))
     return fields[name]
@@ -201,10 +194,8 @@ def _typed(path: str, kind: Any, value: Any) -> Any:
 
 
 def with_texts(spec: RunSpec, assignments: Iterable[str]) -> RunSpec:
-    """The same run with fields as in texts such as ``optimizer.rule=adam``.
-
-    Raises ``SpecError``: a text is no assignment, or there is no such field or value.
-    """
+    """The same run with fields as in texts such as ``optimizer.rule=adam``; ``SpecError`` if a text is no assignment,
+    or there is no such field or value."""
     values = {}
     for text in assignments:
         path, equals, value = text.partition("=")
@@ -236,10 +227,8 @@ def to_toml(spec: RunSpec) -> str:
 
 
 def read(path: Path) -> RunSpec:
-    """Run that a TOML file describes, or of which a ``report.json`` has the results.
-
-    Raises ``OSError``: the file cannot be read; ``SpecError``: it describes no run.
-    """
+    """Run that a TOML file describes, or a ``report.json`` of its results; ``SpecError`` if the file describes none,
+    ``OSError`` if it cannot be read."""
     from sim import bounded_files, json_files
 
     try:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from host.driver.errors import DeviceError
 from host.feature import feature
 from host.output import prepare
 from host.reports import events as event_files
-from host.reports import report, summary, training_page
+from host.reports import report, summary
 from host.run import preparation, slow_link
 from host.run.files import advice, end_interrupted, identity_of, open_files, space, until_signal, write_results
 from host.run.preparation import Preparation
@@ -38,23 +37,21 @@ class _StepRun:
     """A run in steps of all workers that is under way."""
 
     def __init__(self, prepared: Preparation, progress: Progress):
-        spec, self.progress, self.prepared = prepared.spec, progress, prepared
-        self.spec = spec
+        spec = self.spec = prepared.spec
+        self.prepared, self.progress = prepared, progress
         self.folder: Path = spec.known("output.folder")
         self.processes = other_processes(spec.backend.processes, nodes=prepared.nodes)
         is_golden = spec.backend.transport is TransportName.GOLDEN
         self.threads = 1 if is_golden else threads_of(spec.backend.threads, prepared.nodes, self.processes)
-        assert spec.schedule is not None
-        self.schedule = spec.schedule
+        self.schedule = spec.known_schedule
         self.overlap = spec.value("schedule.overlap")
         self.host_port = spec.backend.host_port or spec.backend.transport is not TransportName.VERILATED
-        self.kept: dict[str, Any] | None = None
         self.partitioning: dict[str, Any] | None = None
         self.stopped = 0
 
     def open_files(self) -> None:
-        """Check that all results can be written, and find what to resume from."""
-        spec, prepared = self.spec, self.prepared
+        """Check that all results can be written, and find the content to resume from."""
+        spec, prepared, course = self.spec, self.prepared, self.prepared.course
         identity = identity_of(
             prepared.configs, prepared.node, workload=spec.workload.name.value, nodes=prepared.nodes,
             transport=spec.known("backend.transport").value,
@@ -62,17 +59,12 @@ class _StepRun:
             faults=None if prepared.faults is None else dataclasses.asdict(prepared.faults),
             topology=spec.ring.topology, shape=spec.ring.shape,
             **({} if spec.ring.slow_link is None else {"slow_link": spec.ring.slow_link}))
-        self.keeper = Keeper(self.folder / checkpoints.NAME, identity, steps=spec.output.checkpoint)
+        keeper = self.keeper = Keeper(self.folder / checkpoints.NAME, identity, steps=spec.output.checkpoint)
         if spec.output.chakra is not None:
             prepare(spec.output.chakra.parent)
-        self.kept = open_files(spec, self.keeper, self.progress.say,
-                               space=space(prepared.task, prepared.config, prepared.nodes),
-                               check=self._check_past)
-
-    def _check_past(self, content: dict[str, Any]) -> None:
-        """Raise ``CheckpointError`` unless this run can continue that of a checkpoint."""
-        if self.prepared.course is not None:
-            self.prepared.course.check_past(content, shown(self.keeper.path))
+        self.kept = open_files(
+            spec, keeper, self.progress.say, space=space(prepared.task, prepared.config, prepared.nodes),
+            check=lambda content: None if course is None else course.check_past(content, shown(keeper.path)))
 
     def events(self) -> Any:
         """Events for TensorBoard, if they are asked for."""
@@ -83,8 +75,7 @@ class _StepRun:
         return event_files.Events(spec.output.tensorboard, list(map(event_files.run_name, prepared.configs)),
                                   measure=measure, grid=prepared.course is not None, replay=prepared.node.link.replay)
 
-    @contextlib.contextmanager
-    def session(self) -> Iterator[Session]:
+    def session(self) -> contextlib.AbstractContextManager[Session]:
         """The nodes."""
         spec, prepared, backend = self.spec, self.prepared, self.spec.backend
         config, course = prepared.config, prepared.course
@@ -93,16 +84,13 @@ class _StepRun:
         options: dict[str, Any] = {name: value for name, value in (
             ("arithmetic", backend.arithmetic), ("latency", spec.ring.link_latency),
             ("persistence", backend.reconnect)) if value is not None}
-        with open_session(
-                prepared.node, nodes=prepared.nodes, transport=spec.known("backend.transport"), threads=self.threads,
-                host_port=self.host_port, faults=prepared.faults, processes=self.processes, device=backend.device,
-                slow_link=None if prepared.slow is None else prepared.slow.as_tuple(),
-                far_rate=None if config.far is None else config.far.rate,
-                timeout=TIMEOUT + patience,
-                baud=prepared.board.baud if backend.baud is None else backend.baud, frequency=prepared.board.clock,
-                grid=None if course is None else (course.rows, course.columns),
-                say=self.progress.say, announce=self.progress.stage, **options) as session:
-            yield session
+        return open_session(
+            prepared.node, nodes=prepared.nodes, transport=spec.known("backend.transport"), threads=self.threads,
+            host_port=self.host_port, faults=prepared.faults, processes=self.processes, device=backend.device,
+            slow_link=prepared.slow, far_rate=None if config.far is None else config.far.rate,
+            timeout=TIMEOUT + patience, baud=prepared.board.baud if backend.baud is None else backend.baud,
+            frequency=prepared.board.clock, grid=None if course is None else (course.rows, course.columns),
+            say=self.progress.say, announce=self.progress.stage, **options)
 
     def carry_out(self, session: Session, events: Any) -> None:
         """Do all runs, until they end or a signal comes."""
@@ -179,7 +167,7 @@ class _StepRun:
             progress.stage("report")
             written, picture = write_results(self.spec, result), report.draw_report(result, folder)
             timelines = self.schedule.write(result, self.spec, prepared.task, folder)
-            page = training_page.write(result, folder, timelines=timelines)
+            page = report.write_page(result, folder, timelines=timelines)
         weights, parameters = folder / "weights.npz", self.experiment.parameters
         assert parameters is not None
         weights_files.save(weights_files.TrainedWeights(
@@ -193,19 +181,15 @@ def train(spec: RunSpec) -> dict[str, Any]:
     """Carry a run out, and return its report; ``typer.Exit`` if a signal has come."""
     if spec.output.tensorboard is not None:
         event_files.needed()
-    assert spec.schedule is not None
-    spec.schedule.needed(spec)
+    spec.known_schedule.needed(spec)
     console = make_console()
     with Progress(console) as progress:
         progress.stage("data")
         prepared = preparation.prepare(spec, progress.say)
         run = _StepRun(prepared, progress)
         note = moments_note([prepared.config.optimizer], packed_state=prepared.config.packed_state)
-        for line in [] if note is None else [note]:
+        for line in [*([] if note is None else [note]), *([] if prepared.course is None else prepared.course.lines)]:
             progress.say(line)
-        if prepared.course is not None:
-            for line in prepared.course.lines:
-                progress.say(line)
         run.open_files()
         with run.events() as events, run.session() as session:
             run.carry_out(session, events)

@@ -1,5 +1,6 @@
 """The order in which a training run takes its examples."""
 
+import abc
 import dataclasses
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy.typing as npt
 
 from host.training.record import TrainingConfig
 
-__all__ = ["Batch", "Batches", "RoundBatches", "SetBatches", "Shares"]
+__all__ = ["Batch", "BatchSource", "Batches", "RoundBatches", "SetBatches", "Shares"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,8 +24,32 @@ class Batch:
     due: bool
 
 
-class Batches:
-    """Batches of a run, one after the other: each epoch takes all examples in a new order.
+class BatchSource(abc.ABC):
+    """Batches of a run, one after the other."""
+
+    #: Batches taken so far.
+    number = 0
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """Examples of the next batch."""
+
+    @abc.abstractmethod
+    def take(self) -> Batch:
+        """The next batch."""
+
+    def state(self) -> dict[str, Any]:
+        """State that later batches depend on."""
+        return {"number": self.number}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self.number = state["number"]
+
+
+class Batches(BatchSource):
+    """Batches of epochs, each of which takes all examples in a new order.
 
     An epoch is cut into as few batches of at most ``config.batch`` examples as possible, of sizes as equal as
     possible.
@@ -36,49 +61,42 @@ class Batches:
         self._interval = config.interval
         self._generator = np.random.default_rng((config.seed, 1))
         self._order = np.empty(0, dtype=np.intp)
-        #: Batches taken so far.
-        self.number = 0
         #: Batches of the whole run.
         self.total = config.steps(examples)
 
     @property
     def size(self) -> int:
-        """Examples of the next batch."""
         return len(range(self.number % self._count, self._examples, self._count))
 
     def take(self) -> Batch:
-        """The next batch."""
-        epoch, place = divmod(self.number, self._count)
-        if place == 0:
+        epoch, index = divmod(self.number, self._count)
+        if index == 0:
             self._order = self._generator.permutation(self._examples)
-        batch = np.array_split(self._order, self._count)[place]
+        batch = np.array_split(self._order, self._count)[index]
         self.number += 1
-        due = place == self._count - 1 if self._interval is None else self.number % self._interval == 0
+        due = index == self._count - 1 if self._interval is None else self.number % self._interval == 0
         return Batch(epoch + 1, batch, due or self.number == self.total)
 
     def state(self) -> dict[str, Any]:
-        """State that later batches depend on."""
         return {"number": self.number, "order": self._order.copy(), "generator": self._generator.bit_generator.state}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-        self.number = state["number"]
-        self._order = state["order"].copy()
+        self.number, self._order = state["number"], state["order"].copy()
         self._generator.bit_generator.state = state["generator"]
 
 
-class SetBatches:
+class SetBatches(BatchSource):
     """Examples in orders of a seed, one after the other, so that every batch is full."""
+
+    #: Examples of the next batch.
+    size = 0
 
     def __init__(self, examples: int, seed: int):
         self._examples = examples
         self._generator = np.random.default_rng((seed, 1))
         self._left = np.empty(0, np.intp)
-        #: Batches taken so far, and examples of the next one.
-        self.number = self.size = 0
 
     def take(self) -> Batch:
-        """The next batch."""
         while len(self._left) < self.size:
             self._left = np.concatenate([self._left, self._generator.permutation(self._examples)])
         examples, self._left = self._left[:self.size], self._left[self.size:]
@@ -86,26 +104,24 @@ class SetBatches:
         return Batch(epoch=1, examples=examples, due=False)
 
     def state(self) -> dict[str, Any]:
-        """State that later batches depend on."""
         return {"number": self.number, "left": self._left.astype(np.int64),
                 "generator": self._generator.bit_generator.state}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
         self.number, self._left = state["number"], state["left"].astype(np.intp)
         self._generator.bit_generator.state = state["generator"]
 
 
-#: Streams of random numbers, beside those of first weights and of batches.
+#: Streams of random numbers, in addition to those of first weights and of batches.
 _DEALT, _ORDERED = 2, 3
 
 
 class Shares:
     """Shares of a data set, one for each worker, and their batches.
 
-    Of each worker's examples a part, the skew, comes in the order of their labels, so that it has classes of its own;
-    the others are dealt at random. All batches of a worker have the same size: what is left of its examples at the
-    end of a turn begins the first batch of the next one, which has another order.
+    The skew is the share of each worker's examples that comes in the order of labels, with classes of its own; the
+    rest is dealt at random. All batches of a worker have the same size: the rest of its examples at the end of a turn
+    begins the first batch of the next one, which has another order.
     """
 
     def __init__(self, labels: npt.NDArray[np.int64], *, workers: int, skew: float, seed: int):
@@ -117,7 +133,7 @@ class Shares:
         order = np.random.default_rng((seed, _DEALT)).permutation(len(labels))
         sorted_, dealt = np.split(order, [round(skew * len(labels))])
         sorted_ = sorted_[np.argsort(labels[sorted_], kind="stable")]
-        # Those who have one more of the first part have one less of the second.
+        # A worker that has one more of the first part has one less of the second.
         self._examples = [np.concatenate([own, rest]) for own, rest in zip(
             np.array_split(sorted_, workers), reversed(np.array_split(dealt, workers)), strict=True)]
         #: Examples of each worker.
@@ -125,43 +141,28 @@ class Shares:
 
     def batch(self, worker: int, number: int, size: int) -> npt.NDArray[np.intp]:
         """Examples of a worker's batch of a number, from 0."""
-        mine = self._examples[worker]
-        first, last = number * size, (number + 1) * size
-        turns = [self._turn(worker, turn) for turn in range(first // len(mine), -(-last // len(mine)))]
-        start = first % len(mine)
-        return np.concatenate(turns)[start:start + size]
+        count, first, last = self.sizes[worker], number * size, (number + 1) * size
+        turns = [self._turn(worker, turn) for turn in range(first // count, -(-last // count))]
+        return np.concatenate(turns)[first % count:first % count + size]
 
     def _turn(self, worker: int, turn: int) -> npt.NDArray[np.intp]:
         """All examples of a worker in the order of a turn."""
         order = np.random.default_rng((self._seed, _ORDERED, worker, turn)).permutation(self.sizes[worker])
-        found: npt.NDArray[np.intp] = self._examples[worker][order]
-        return found
+        return np.asarray(self._examples[worker][order])
 
 
-class RoundBatches:
-    """Batches of rounds, each with as many examples of every worker, in the order of workers."""
+class RoundBatches(BatchSource):
+    """Batches with ``each`` examples of every worker, in the order of workers."""
 
     def __init__(self, shares: Shares, each: int):
         self._shares, self._each = shares, each
-        #: Rounds so far.
-        self.number = 0
 
     @property
     def size(self) -> int:
-        """Examples of the next round."""
         return self._each * len(self._shares.sizes)
 
     def take(self) -> Batch:
-        """The batch of the next round."""
         examples = np.concatenate([self._shares.batch(worker, self.number, self._each)
                                    for worker in range(len(self._shares.sizes))])
         self.number += 1
         return Batch(epoch=1, examples=examples, due=False)
-
-    def state(self) -> dict[str, Any]:
-        """State that later batches depend on."""
-        return {"number": self.number}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
-        self.number = state["number"]

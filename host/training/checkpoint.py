@@ -44,22 +44,15 @@ def versions() -> dict[str, str]:
 
 
 def save(path: Path, identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> None:
-    """Write a checkpoint to a file, which replaces an older one once it is whole: see :func:`packed`; ``OutputError``
-    if the file cannot be written."""
+    """Replace a file by a checkpoint of :func:`packed`; ``OutputError`` if it cannot be written."""
     write_bytes(path, packed(identity, content, device=device))
 
 
 def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> bytes:
     """Bytes of a checkpoint; ``OutputError`` if the key cannot be written.
 
-    Parameters
-    ----------
-    identity : dict
-        Values that must be the same where the file is read, as JSON has them: a dictionary of dictionaries.
-    content : object
-        None, numbers, texts and arrays, in lists and in dictionaries whose keys are texts.
-    device : DeviceFrame, optional
-        Frame of the nodes, of a run that goes on on nodes which have theirs.
+    ``identity`` must be the same where the file is read: a dictionary of dictionaries, as JSON has them. ``content``
+    is None, numbers, texts and arrays, in lists and in dictionaries with texts as keys; ``device`` is that of nodes.
     """
     state = content.get("state") if isinstance(content, dict) else None
     batches = state.get("batches") if isinstance(state, dict) else None
@@ -71,13 +64,13 @@ def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None
 def load(path: Path, identity: dict[str, Any]) -> Any:
     """The content of a file; ``CheckpointError`` if it is damaged, torn, another, or of another run, ``OSError`` if
     it cannot be read."""
-    found = peek(path)
-    others = _others(json_files.parse_product(json.dumps(identity)), found["identity"])
-    if others:
-        more = f" and {len(others) - _MOST_SHOWN} others" if len(others) > _MOST_SHOWN else ""
+    state = peek(path)
+    differences = _differences(json_files.parse_product(json.dumps(identity)), state["identity"])
+    if differences:
+        more = f" and {len(differences) - _MOST_SHOWN} others" if len(differences) > _MOST_SHOWN else ""
         raise CheckpointError(f"{path} must be of a run with the same options and versions, not with "
-                              f"{', '.join(others[:_MOST_SHOWN])}{more}; take those, or {ADVICE}")
-    return found["content"]
+                              f"{', '.join(differences[:_MOST_SHOWN])}{more}; take those, or {ADVICE}")
+    return state["content"]
 
 
 def peek(path: Path) -> dict[str, Any]:
@@ -96,15 +89,15 @@ def peek(path: Path) -> dict[str, Any]:
     return found
 
 
-#: Advice to who cannot go on from a file.
+#: Advice where a run cannot continue from a file.
 ADVICE = "leave out --resume to begin anew"
 
 
-def _others(here: Any, there: Any, name: str = "") -> list[str]:
+def _differences(here: Any, there: Any, name: str = "") -> list[str]:
     """Names and values of the entries that differ in the file."""
     if isinstance(here, dict) and isinstance(there, dict):
         return [text for key in sorted({*here, *there})
-                for text in _others(here.get(key), there.get(key), key if name in _LEVELS else f"{name}.{key}")]
+                for text in _differences(here.get(key), there.get(key), key if name in _LEVELS else f"{name}.{key}")]
     return [] if here == there else [f"{name} {_brief(there)} (here {_brief(here)})"]
 
 
@@ -114,5 +107,5 @@ def _brief(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN // 2]} … {text[-_LONGEST_SHOWN // 2:]}"
 
 
-#: Names of the levels of an identity that say nothing by themselves.
+#: Names of the levels of an identity that messages leave out.
 _LEVELS = ("", "options", "versions")

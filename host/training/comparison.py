@@ -1,7 +1,7 @@
 """Comparison of nodes with the golden model, as bit patterns; the first difference is an error.
 
-Masks are done by the nodes. Nodes that compute mask within the products of their lists. What the host computes beside
-them, to compare or to measure with, is masked by the golden model alone.
+Nodes apply masks; nodes that compute do so within the products of their lists. Values that the host then computes, to
+compare or to measure with, are masked by the golden model only.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ def names(nodes: Sequence[float]) -> str:
 
 
 def read_weights(ring: VectorRing, reference: Reference, config: TrainingConfig, number: int) -> Vector:
-    """Weights of a node; if the run is checked, those of all nodes are compared first, masters too."""
+    """Weights of a node; if the run is checked, weights and master weights of all nodes are compared first."""
     length = len(reference.weights)
     if not config.check:
         return np.asarray(ring.memory.read_weights(length, ranks=[0])[0])
@@ -42,7 +42,7 @@ def read_weights(ring: VectorRing, reference: Reference, config: TrainingConfig,
 
 
 def compare_master(ring: VectorRing, reference: Reference, number: int) -> None:
-    """Compare masters, where nodes have them."""
+    """Compare master weights, where nodes have them."""
     if reference.has_master:
         found = ring.memory.read_master(len(reference.weights)).view(np.uint32)
         _compare_state(ring, "master weights", number, reference.master, found)
@@ -77,7 +77,7 @@ def _compare_state(ring: VectorRing, name: str, number: int, expected: npt.NDArr
 
 def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], found: npt.NDArray[np.uint32],
              where: Callable[[int], str] = lambda index: "") -> None:
-    """Compare a vector with the golden model; ``where`` adds to a message the place of an element."""
+    """Compare a vector with the golden model; ``where`` adds an element's node to a message."""
     wrong = np.flatnonzero(found != expected)
     if wrong.size:
         index = int(wrong[0])
@@ -87,7 +87,7 @@ def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], found: np
 
 
 def compare_memories(ring: VectorRing, reference: Reference, config: TrainingConfig, number: int) -> None:
-    """Compare what nodes keep from one step to the next beside weights and masters: state, errors, residuals."""
+    """Compare state, errors and residuals of the nodes."""
     length = len(reference.weights)
     planes = ["momenta"] if len(reference.state) == 1 else ["first moments", "second moments"]
     for plane, expected in enumerate(reference.state):
@@ -103,11 +103,10 @@ def compare_memories(ring: VectorRing, reference: Reference, config: TrainingCon
 
 def compare_end(ring: VectorRing, reference: Reference, config: TrainingConfig, training: Training, *,
                 weights: npt.NDArray[np.uint32], replaced: int, words: int) -> None:
-    """Compare memories and counters of the nodes at the end of a run with the golden model; ``weights`` are those
-    that lie from the base on."""
+    """Compare memories and counters of the nodes at the end of a run; ``weights`` start at the base."""
     number = len(training.steps)
     compare_memories(ring, reference, config, number)
-    # Lists of masks are written behind the weights, of which none may have changed since the last step.
+    # Lists of masks are written after the weights, of which none may have changed since the last step.
     compare_rows("weights", number, weights, words_of(ring.memory.read_weights(training.parameters)))
     if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
         raise DivergenceError(
@@ -124,12 +123,12 @@ def growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]])
 
 
 def most(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> int | None:
-    """Largest growth of a counter of a node; None where nodes do not have it, since it is not modelled."""
+    """Largest growth of a node's counter; None where it is not modelled."""
     return max(growth(name, before, after)) if name in after[0] else None
 
 
 def gradients_of(number: int, form: Elements, differences: Sequence[Array]) -> list[Vector]:
-    """Gradients of each node in step ``number``, in the form in which it is given them."""
+    """Gradients of each node in step ``number``, in its form."""
     try:
         return form.gradients(differences)
     except ValueError as error:
@@ -138,12 +137,10 @@ def gradients_of(number: int, form: Elements, differences: Sequence[Array]) -> l
 
 def refuse_nonfinite(number: int, outcome: Outcome, nodes: Sequence[int]) -> None:
     """Raise ``TrainingError`` if nodes have found NaN or a sum that is not finite; ``nodes`` has their numbers."""
-    if outcome.local_nan:
-        found = names([nodes[rank] for rank in outcome.local_nan])
-        raise TrainingError(f"Step {number}: NaN among the gradients of node {found}; {_ADVICE}")
-    if outcome.not_finite:
-        found = names([nodes[rank] for rank in outcome.not_finite])
-        raise TrainingError(f"Step {number}: a sum of gradients is not finite, found by node {found}; {_ADVICE}")
+    for ranks, text in ((outcome.local_nan, "NaN among the gradients of node"),
+                        (outcome.not_finite, "a sum of gradients is not finite, found by node")):
+        if ranks:
+            raise TrainingError(f"Step {number}: {text} {names([nodes[rank] for rank in ranks])}; {_ADVICE}")
 
 
 def no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
@@ -156,12 +153,11 @@ class Masks:
 
     def __init__(self, local: NodeOperations, reference: Reference, config: TrainingConfig):
         length = reference.weights.size
-        self._local = local
-        self._reference = reference
+        self._local, self._reference = local, reference
         self._check = config.check
         self._apart = config.compute == NODE
-        self._behind = length if config.density is None else errors_base(length) + length
-        #: Number of the step that is masked for.
+        self._first_free = length if config.density is None else errors_base(length) + length
+        #: Number of the step.
         self.number = 0
         #: Sum over all commands so far of the cycles on the node where each took longest.
         self.cycles: Cycles = 0
@@ -171,7 +167,7 @@ class Masks:
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
         if self._apart:
             return [[self._reference.masked(job, alternative) for job in mine] for mine in jobs]
-        outcome = self._local.mask(jobs, alternative=alternative, behind=self._behind)
+        outcome = self._local.mask(jobs, alternative=alternative, behind=self._first_free)
         self.cycles = total([self.cycles, outcome.cycles])
         self.replaced += sum(outcome.replaced)
         self.elements += sum(job.matrices.size for mine in jobs for job in mine)
@@ -191,11 +187,11 @@ class Masks:
         found = words_of(result)
         wrong = np.argwhere(found != expected)
         if len(wrong):
-            place = tuple(wrong[0].tolist())
+            matrix, row, column = index = tuple(wrong[0].tolist())
             raise DivergenceError(
                 f"Step {self.number}: {len(wrong)} of {found.size} masked elements of job {number} of node {rank} "
-                f"differ from the golden model, first matrix {place[0]}, row {place[1]}, column {place[2]}, which is "
-                f"0x{found[place]:08x} and must be 0x{expected[place]:08x}")
+                f"differ from the golden model, first matrix {matrix}, row {row}, column {column}, which is "
+                f"0x{found[index]:08x} and must be 0x{expected[index]:08x}")
         return replaced
 
     def state(self) -> dict[str, Any]:
@@ -203,5 +199,5 @@ class Masks:
         return {"cycles": self.cycles, "replaced": self.replaced, "elements": self.elements, "words": self.words}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go back or on to other counts."""
+        """Continue from other counts."""
         vars(self).update(state)

@@ -1,22 +1,61 @@
-"""How the nodes do a step of training: here by a fused update, for which the host writes the gradients."""
+"""How the nodes do a step of training: by a fused update, for which the host or the nodes compute the gradients."""
 
+import abc
 from collections.abc import Sequence
 from typing import Any
 
 from host.driver.protocols import TrainingRing
-from host.driver.results import Outcome
+from host.driver.results import Cycles, Outcome
 from host.driver.words import Vector
 from host.feature import feature
-from host.training.differentiator import Differentiator
+from host.models.layers import Array
 from host.training.record import NODE, TrainingConfig
 from host.training.reference import Part
 from host.training.workloads import Workload
 
-__all__ = ["Execution", "execution_of"]
+__all__ = ["Differentiator", "Execution", "execution_of"]
+
+
+class Differentiator(abc.ABC):
+    """Lists of instructions that the nodes of a ring carry out in a step."""
+
+    #: Lines about the lists, for the report: the plan of the activation memory first.
+    notes: list[str]
+    #: Examples that each node has been given.
+    lengths: list[int]
+    #: Multiplications with centroids of all nodes in the last :meth:`run`, as their events have counted them.
+    multiplications: int = 0
+    #: Whether :meth:`run` gives nodes programs, in place of their earlier ones.
+    programmed: bool = False
+    #: Commands of the lists, for a schedule.
+    commands: Sequence[Any] = ()
+    #: Whether nodes can compute :meth:`scores`.
+    has_scores: bool = False
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """Write the lists, unless they are not the program of their memory plan: ``PlanError``."""
+
+    @abc.abstractmethod
+    def give(self, shares: Sequence[Any], *, odd: int = 0) -> None:
+        """Write the examples of each node's share, as the workload's ``examples_of`` has them; examples of an odd
+        pass have an address of their own."""
+
+    @abc.abstractmethod
+    def run(self) -> Cycles:
+        """Make nodes differentiate their examples, and return the cycles of all commands."""
+
+    @abc.abstractmethod
+    def losses(self) -> list[float]:
+        """Losses of the shares that were differentiated last."""
+
+    def scores(self, x: Array, *, odd: int = 0) -> Array:
+        """Scores of examples, by the lists of even passes or of odd ones."""
+        raise NotImplementedError
 
 
 class Execution:
-    """The steps of a run on a ring, or on the rings of a grid, with vectors of so many elements."""
+    """The steps of a run on a ring, or on the rings of a grid, with vectors of ``length`` elements."""
 
     #: Computation of gradients, where nodes compute.
     computer: Differentiator | None = None
@@ -46,7 +85,7 @@ class Execution:
         raise NotImplementedError
 
     def update(self) -> Outcome:
-        """Have the nodes sum the gradients and update the weights."""
+        """Make the nodes sum the gradients and update the weights."""
         return self._ring.collectives.fused_update(self._length)
 
     def figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
@@ -54,7 +93,7 @@ class Execution:
         return {}
 
     def warm_up(self) -> None:
-        """Have the nodes do the commands of the last step once more, on any gradients, as no step of its own."""
+        """Make the nodes do the commands of the last step once more, on any gradients, as no step of its own."""
         self.update()
 
     def state(self) -> dict[str, Any]:
@@ -62,7 +101,7 @@ class Execution:
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
 
 
 def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Execution:

@@ -1,7 +1,7 @@
 """The way in which nodes do the steps of a run, as the trainer asks for it.
 
-An executor has nodes, the golden model that they are compared with, and the record of the run. It takes no batches,
-counts no steps and writes no checkpoints: :class:`host.training.trainer.Trainer` does, for all of them.
+An executor has nodes, the golden model that they are compared with, and the record of the run. Batches, counts of
+steps and checkpoints are those of :class:`host.training.trainer.Trainer`.
 """
 
 import abc

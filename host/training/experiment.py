@@ -33,9 +33,10 @@ from host.transports.session import Elapsed, Session
 
 __all__ = ["Experiment", "Keeper"]
 
+
 @dataclasses.dataclass
 class Keeper:
-    """The place of checkpoints, and the steps after which they are written."""
+    """The file of checkpoints, and the steps after which it is written."""
 
     path: Path
     #: Options of the run; versions are added here.
@@ -82,18 +83,14 @@ class Keeper:
 class Experiment:
     """Training runs on the same ring, one after the other, each with its configuration.
 
-    They go on from a content that :meth:`Keeper.load` has found, if there is one; on a session with a grid, a course
+    They continue from a content of :meth:`Keeper.load`, if there is one; on a session with a grid, a course
     (:class:`host.features.grid.course.Course`) has the rings of each run.
     """
 
     def __init__(self, session: Session, task: Workload, configs: list[TrainingConfig], *, keeper: Keeper,
                  content: dict[str, Any] | None = None, course: Any = None):
-        self._session = session
-        self._task = task
-        self._configs = configs
-        self._keeper = keeper
-        self._content = content
-        self._course = course
+        self._session, self._task, self._configs = session, task, configs
+        self._keeper, self._content, self._course = keeper, content, course
         #: Outcome of each run that has begun.
         self.trainings: list[Training] = []
         #: Parameters of the model that the first run has trained, once it has ended.
@@ -108,35 +105,30 @@ class Experiment:
     def run(self, signals: Signals, *, on_run: Callable[[int], None] = lambda number: None,
             on_step: Callable[[Training], None] = lambda training: None,
             on_repeat: Callable[[str], None] = lambda line: None) -> None:
-        """Do all runs; ``Interrupted`` if a signal has come.
-
-        Before each run ``on_run`` is called with its number, from 0; see :func:`host.training.trainer.make_trainer`
-        for the others.
-        """
+        """Do all runs; ``Interrupted`` if a signal has come. ``on_run`` is called before each run with its number
+        from 0; see :func:`host.training.trainer.make_trainer` for ``on_step`` and ``on_repeat``."""
         content, self._content = self._content, None
-        first = 0
+        first, state = 0, None
         if content is not None:
-            first = content["run"]
-            self.trainings = [Training.from_figures(one) for one in content["trainings"]]
+            first, state = content["run"], content["state"]
+            self.trainings = [Training.from_figures(figures) for figures in content["trainings"]]
             self.parameters = content["parameters"]
             self.seconds, self.simulation_seconds = list(content["seconds"]), content["simulation_seconds"]
             self.elapsed = Elapsed(*content["elapsed"])
             if content.get("dealt_to") is not None:
                 self._session.ring.partition.set_root(content["dealt_to"])
-        for number in range(first, len(self._configs)):
+        for number, config in enumerate(self._configs[first:], first):
             on_run(number)
-            config = self._configs[number]
             trainer = make_trainer(self._rings(), self._task, config, every=self._keeper.steps, on_step=on_step,
                                    on_repeat=on_repeat, faults=lambda: self._session.faults)
-            self._train(number, trainer, content["state"] if content is not None else None, signals)
-            content = None
+            self._train(number, trainer, state if number == first else None, signals)
 
     def _rings(self) -> Ring | RingStages:
         """The ring, or the rings of a course, of a run."""
-        if self._course is None:
-            return self._session.ring
-        assert self._session.grid is not None
         session = self._session
+        if self._course is None:
+            return session.ring
+        assert session.grid is not None
         stages: RingStages = feature("grid").stages(
             session.grid, self._course, lambda: None if session.golden else session.elapsed.cycles)
         return stages

@@ -1,6 +1,5 @@
 """Processor time of training on golden nodes, against Verilated nodes with the same bits."""
 
-import dataclasses
 import time
 from typing import Any
 
@@ -21,14 +20,11 @@ NODES, STEPS = 4, 24
 
 
 def measure() -> tuple[float, float]:
-    """Processor seconds of the steps on golden nodes, and on Verilated nodes with each step compared.
-
-    Raises ``AssertionError`` if the weights of both are not the same bits.
-    """
+    """Processor seconds of the steps on golden nodes, and on Verilated nodes with each step compared;
+    ``AssertionError`` if the weights of both are not the same bits."""
     seconds, weights = [], []
     for transport in (TransportName.GOLDEN, TransportName.VERILATED):
-        config = TrainingConfig(max_steps=STEPS)
-        config = dataclasses.replace(config, check=transport is not TransportName.GOLDEN)
+        config = TrainingConfig(max_steps=STEPS, check=transport is not TransportName.GOLDEN)
         task = Classifier(digits(), config.hidden)
         node = fitted(NodeConfig(), [config.allocation(task.parameters.size)], nodes=NODES)
         with open_session(node, nodes=NODES, transport=transport, threads=1) as session:

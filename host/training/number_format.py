@@ -20,7 +20,7 @@ class Elements:
     exact = True
 
     def weights(self, parameters: Array) -> Vector:
-        """Elements that nodes are given for parameters."""
+        """Elements of parameters."""
         return parameters
 
     def parameters(self, weights: Vector) -> Array:
@@ -28,8 +28,7 @@ class Elements:
         return weights
 
     def gradients(self, gradients: Sequence[Array]) -> list[Vector]:
-        """Elements that nodes are given for gradients, one array per node; ``ValueError`` if they are not finite, and
-        the format has no such numbers."""
+        """Elements of gradients, one array per node; ``ValueError`` for numbers that the format does not have."""
         return list(gradients)
 
     def settings(self, optimizer: Optimizer, step: int, *, count: int, learning_rate: float,

@@ -31,17 +31,9 @@ from sim.golden.conversion import from_bfloat16, to_bfloat16
 __all__ = ["LEARNING_RATES", "SGD", "Adam", "AdamW", "Optimizer", "OptimizerName", "create", "falls",
            "moments_note"]
 
-
-#: The largest number of a node's registers.
-_MOST = float(np.finfo(np.float32).max)
-
-
-#: Names in messages of fields that are abbreviated.
-_NAMES = {"eps": "Epsilon"}
-
-#: Arguments of optimizers, by the names of fields.
+#: Arguments of optimizers, by the names of fields, which are at most the largest number of a node's registers.
 _ARGUMENTS: dict[str, Argument] = {
-    **dict.fromkeys(("learning_rate", "weight_decay", "momentum", "eps"), Number(0, _MOST)),
+    **dict.fromkeys(("learning_rate", "weight_decay", "momentum", "eps"), Number(0, float(np.finfo(np.float32).max))),
     "clip": Optional(Number(0)), "dampening": Number(), "nesterov": Flag(),
     "betas": Items((Number(0, 1, below=True),) * 2, "two numbers of at least 0 and below 1"),
 }
@@ -59,13 +51,13 @@ class Optimizer(abc.ABC):
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            name = _NAMES.get(field.name) or label(field.name)
+            name = "Epsilon" if field.name == "eps" else label(field.name)
             object.__setattr__(self, field.name, _ARGUMENTS[field.name].take(name, getattr(self, field.name)))
 
     @property
-    @abc.abstractmethod
     def name(self) -> str:
         """Name on the command line."""
+        return str(self.rule.name).lower()
 
     @property
     @abc.abstractmethod
@@ -82,17 +74,8 @@ class Optimizer(abc.ABC):
         """Factors by which each step multiplies the state, by their names in a message."""
 
     def settings(self, step: int, *, gradient_scale: float, learning_rate: float | None = None) -> Settings:
-        """The scalars of one step.
-
-        Parameters
-        ----------
-        step : int
-            Number of the step, from 1.
-        gradient_scale : float
-            Factor that makes the mean of the summed gradient.
-        learning_rate : float, optional
-            Learning rate of this step, where a schedule has another one than the optimizer's own.
-        """
+        """The scalars of a step by its number from 1, with the factor that makes the mean of the summed gradient, and
+        the learning rate of the step where a schedule has another one than the optimizer's own."""
         if step < 1:
             raise ValueError(f"Step must be at least 1, not {step!r}")
         rate = self.learning_rate if learning_rate is None else learning_rate
@@ -102,7 +85,7 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def _scalars(self, step: int, rate: float) -> dict[str, Any]:
-        """Scalars of this optimizer alone, by the names of :class:`~host.driver.optimizer_settings.Settings`."""
+        """The optimizer's own scalars, by the names of :class:`~host.driver.optimizer_settings.Settings`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,7 +100,7 @@ class SGD(Optimizer):
       Dahl and Hinton, "On the importance of initialization and momentum in deep learning", 2013, with the learning
       rate outside of m as torch has it). LEARNING_RATE = learning_rate.
 
-    FIRST_GAIN alone depends on the step.
+    Only FIRST_GAIN depends on the step.
     """
 
     momentum: float = 0.0
@@ -133,7 +116,7 @@ class SGD(Optimizer):
 
     @property
     def name(self) -> str:
-        return "nesterov" if self.nesterov else self.rule.name.lower()
+        return "nesterov" if self.nesterov else super().name
 
     @property
     def decays(self) -> dict[str, float]:
@@ -170,10 +153,6 @@ class Adam(Optimizer):
     #: b1 and b2.
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-
-    @property
-    def name(self) -> str:
-        return str(self.rule.name).lower()
 
     @property
     def decays(self) -> dict[str, float]:
@@ -223,8 +202,7 @@ def falls(decay: float) -> bool:
 
 
 def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str | None:
-    """A line about state that does not decay as bfloat16, if nodes have it ``packed_state``; None if all of it
-    does."""
+    """A line about state that does not decay as bfloat16, with ``packed_state``; None if all of it does."""
     stay = {f"{name} = {decay:g}": None for optimizer in optimizers for name, decay in optimizer.decays.items()
             if packed_state and decay < 1 and not falls(decay)}
     if not stay:
@@ -234,7 +212,7 @@ def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str 
 
 
 class OptimizerName(enum.Enum):
-    """Optimizers, by the names the command line knows them by."""
+    """Optimizers, by their names on the command line."""
 
     SGD = "sgd"
     MOMENTUM = "momentum"
@@ -253,7 +231,7 @@ def create(name: OptimizerName, *, learning_rate: float | None = None, momentum:
     """The optimizer of that name; by default with the learning rate of :data:`LEARNING_RATES`, and weight decay and
     clip of the class.
 
-    Momentum is that of momentum and nesterov, without effect on the others; dampening that of momentum alone.
+    Momentum is that of momentum and nesterov, without effect on other rules; dampening is only that of momentum.
     """
     options: dict[str, Any] = {
         "learning_rate": LEARNING_RATES[name] if learning_rate is None else learning_rate, "clip": clip}
@@ -261,14 +239,10 @@ def create(name: OptimizerName, *, learning_rate: float | None = None, momentum:
         options["weight_decay"] = weight_decay
     if dampening and name is not OptimizerName.MOMENTUM:
         raise ValueError(f"Optimizer with dampening must be momentum, not {name.value}")
-    match name:
-        case OptimizerName.SGD:
-            return SGD(**options)
-        case OptimizerName.MOMENTUM | OptimizerName.NESTEROV:
-            if not momentum:
-                raise ValueError(f"Momentum of optimizer {name.value} must not be zero: take sgd")
-            return SGD(**options, momentum=momentum, dampening=dampening, nesterov=name is OptimizerName.NESTEROV)
-        case OptimizerName.ADAM:
-            return Adam(**options)
-        case OptimizerName.ADAMW:
-            return AdamW(**options)
+    if name in (OptimizerName.MOMENTUM, OptimizerName.NESTEROV):
+        if not momentum:
+            raise ValueError(f"Momentum of optimizer {name.value} must not be zero: take sgd")
+        return SGD(**options, momentum=momentum, dampening=dampening, nesterov=name is OptimizerName.NESTEROV)
+    kinds: dict[OptimizerName, type[Optimizer]] = {
+        OptimizerName.SGD: SGD, OptimizerName.ADAM: Adam, OptimizerName.ADAMW: AdamW}
+    return kinds[name](**options)

@@ -10,6 +10,7 @@ from host.driver.memory import Allocation
 from host.driver.results import Cycles
 from host.errors import ExpectedError
 from host.feature import feature
+from host.options import COUNT
 from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
 from sim.golden.operands import FP32, operands_of
 
@@ -18,28 +19,20 @@ __all__ = ["DEFAULT", "HOST", "MEMORY_KINDS", "NODE", "SEARCHED", "Change", "Div
 
 #: Who differentiates: the host, or the nodes.
 HOST, NODE = "host", "node"
-#: Where the factors of matrix products come from: a model, or a search on a node.
+#: Sources of the factors of matrix products: a model, or a search on a node.
 DEFAULT, SEARCHED = "default", "searched"
-
-
-#: What may be done with maps that do not fit into a memory: see :data:`host.features.compute.memory.chain.KINDS`.
+#: Treatments of maps that do not fit into a memory: see :data:`host.features.compute.memory.chain.KINDS`.
 MEMORY_KINDS = ("keep", "swap", "recompute", "mixed")
-
-
-#: What :class:`TrainingConfig` trains with, unless another optimizer is asked for.
-MOMENTUM = SGD(learning_rate=LEARNING_RATES[OptimizerName.MOMENTUM], momentum=0.9)
+#: Optimizer of :class:`TrainingConfig`, unless another one is asked for.
+_MOMENTUM = SGD(learning_rate=LEARNING_RATES[OptimizerName.MOMENTUM], momentum=0.9)
 
 
 class TrainingError(ExpectedError):
-    """Training cannot go on; the message says at which step, and which node is the cause."""
+    """Training cannot continue; the message names the step, and the node that is the cause."""
 
 
 class DivergenceError(TrainingError):
     """A node holds other bits, or has sent other words, than the golden model."""
-
-
-#: Largest number of epochs, steps or examples.
-_MOST = 1_000_000_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,8 +47,8 @@ class FarMemory:
     kind: str = "mixed"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.activations <= _MOST:
-            raise ValueError(f"Activations must be between 1 and {_MOST:,} words, not {self.activations!r}")
+        if not 1 <= self.activations <= COUNT:
+            raise ValueError(f"Activations must be between 1 and {COUNT:,} words, not {self.activations!r}")
         if not 1 / 1024 <= self.rate <= 1:
             raise ValueError(f"Rate of far memory must be between 1/1024 and 1 words per cycle, not {self.rate:g}")
         if self.kind not in MEMORY_KINDS:
@@ -77,11 +70,11 @@ class TrainingConfig:
     #: Width of each hidden layer, where a perceptron is trained.
     hidden: tuple[int, ...] = (64,)
     #: Its learning rate is that of the first step; it falls to zero along a straight line over all steps.
-    optimizer: Optimizer = MOMENTUM
+    optimizer: Optimizer = _MOMENTUM
     #: Whether nodes store the optimizer's state as bfloat16.
     packed_state: bool = False
-    #: Part of the elements that nodes send, the largest ones, on average over the hops of scatter-reduce; by default
-    #: they send all that are not zero.
+    #: Fraction of the elements that nodes send, the largest ones, on average over the hops of scatter-reduce; by
+    #: default they send all that are not zero.
     density: float | None = None
     #: Seed of the initial weights and of the order of the examples.
     seed: int = 0
@@ -112,8 +105,8 @@ class TrainingConfig:
                             ("Steps", self.max_steps), ("Interval", self.interval)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value!r}")
-            if value is not None and value > _MOST:
-                raise ValueError(f"{name} must be at most {_MOST:,}, not {value:,}")
+            if value is not None and value > COUNT:
+                raise ValueError(f"{name} must be at most {COUNT:,}, not {value:,}")
         if self.density is not None and not 0 < self.density <= 1:
             raise ValueError(f"Density must be above 0 and at most 1, not {self.density!r}")
         if any(width < 1 for width in self.hidden):
@@ -129,8 +122,8 @@ class TrainingConfig:
                              f"{suggestion((DEFAULT, SEARCHED), self.tiling)}")
         if self.far is not None and self.compute != NODE:
             raise ValueError(f"Compute must be {NODE} for a far memory, not {self.compute}")
-        if not 1 <= self.macs <= _MOST:
-            raise ValueError(f"Multiply-adds per cycle must be between 1 and {_MOST:,}, not {self.macs!r}")
+        if not 1 <= self.macs <= COUNT:
+            raise ValueError(f"Multiply-adds per cycle must be between 1 and {COUNT:,}, not {self.macs!r}")
         if not 0 <= self.seed < 1 << 63:
             raise ValueError(f"Seed must be zero or more, and below 2^63, not {self.seed!r}")
 
@@ -259,7 +252,7 @@ class Change:
     def line(self) -> str:
         """The change in a line."""
         nodes = len(self.nodes)
-        return (f"after step {self.step}, {' and '.join(self.requests)}: {nodes} node{'s' if nodes > 1 else ''}, "
+        return (f"after step {self.step}, {' and '.join(self.requests)}: {nodes} node{'s' * (nodes > 1)}, "
                 f"{self.shape}; {self.moved:,} elements have another owner" + ("" if self.switch_cycles is None else
                 f"; {self.switch_cycles:,} cycles to switch, {self.carry_cycles:,} to carry over"))
 
@@ -309,6 +302,6 @@ class Training:
 
     @classmethod
     def from_figures(cls, figures: dict[str, Any]) -> "Training":
-        """The training whose :meth:`figures` these are."""
+        """The training with these :meth:`figures`."""
         return cls(**{**figures, "steps": [Step(**step) for step in figures["steps"]],
                       "changes": [Change(**change) for change in figures["changes"]]})

@@ -1,6 +1,4 @@
-"""Golden state of a run: weights, master weights, optimizer state, errors and residuals, in step with the ring; and
-codebooks.
-"""
+"""Golden state of a run: weights, master weights, optimizer state, errors and residuals, in step with the ring."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -56,32 +54,26 @@ def is_packed(settings: Settings | FixedSettings) -> bool:
 
 
 class Reference:
-    """Golden state of a run on a ring; all arrays have the elements of the whole vector.
-
-    Operations are of the elements at some ``places``, which are a vector of their own to the nodes.
-    """
+    """Golden state of a run on a ring, in arrays with the elements of the whole vector; operations are of elements at
+    some ``places``, which are a vector of their own to the nodes."""
 
     #: The counter of the words that :meth:`step` predicts.
     counter = "WORDS_SENT"
 
-    def __init__(self, ring: VectorRing, weights: Vector, planes: int,
-                 centroids: Bits | None = None):
-        # Loaded here, since nothing else in host/ needs the models of a node's inside.
+    def __init__(self, ring: VectorRing, weights: Vector, planes: int, centroids: Bits | None = None):
+        # Loaded here, since nothing else in host/ needs the models of a node's units.
         from sim.golden import masking
         from sim.golden import ring as golden
         from sim.golden.codecs import CODECS
 
-        self._golden = golden
-        self._masking = masking
-        self._traffic = golden.Traffic
-        self._ring = ring
-        #: Whether nodes keep masters.
+        self._golden, self._masking, self._ring = golden, masking, ring
+        #: Whether nodes keep master weights.
         self.has_master = ring.formats.has_master
         self._codec = CODECS[ring.formats.weight_codec]
         self._gradient_codec = CODECS[ring.formats.gradient_codec]
         if centroids is not None:
             self.bind(centroids)
-        #: Masters, from which the weights are encoded that nodes compute with; the same without a weight codec.
+        #: Master weights, which are encoded as the weights that nodes compute with; the same without a weight codec.
         self.master = golden.bits(weights).copy()
         self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec,
                                          segment=ring.formats.segment).copy()
@@ -92,7 +84,7 @@ class Reference:
 
     @property
     def equivalent_nodes(self) -> float:
-        """Nodes of a ring over whose hops the sums of all nodes' sparse gradients have the same mean density."""
+        """Nodes of a ring with the same mean density of the sums of sparse gradients over its hops."""
         return self._ring.nodes
 
     def arrays(self) -> dict[str, Any]:
@@ -102,13 +94,13 @@ class Reference:
                 "residuals": None if self.residuals is None else self.residuals.copy()}
 
     def restore(self, arrays: dict[str, Any]) -> None:
-        """Go on from copies of such arrays."""
+        """Continue from copies of such arrays."""
         self.weights, self.master, self.errors = (arrays[name].copy() for name in ("weights", "master", "errors"))
         self.state = [plane.copy() for plane in arrays["state"]]
         self.residuals = None if arrays["residuals"] is None else arrays["residuals"].copy()
 
     def adopt(self, ring: VectorRing, *, packed_state: bool) -> None:
-        """Take what the nodes have, after steps that this model has not done."""
+        """Read the state of the nodes, after steps that this model has not done."""
         length = len(self.weights)
         self.weights = ring.memory.read_weights(length, ranks=[0])[0].view(np.uint32)
         self.master = ring.memory.read_master(length).view(np.uint32) if self.has_master else self.weights.copy()
@@ -119,12 +111,12 @@ class Reference:
 
     def unknown(self) -> "Traffic":
         """Traffic of a step that this model has not done."""
-        none = np.zeros((0, self._ring.nodes), np.int64)
-        return self._traffic(scatter_words=none, gather_words=none, dense_words=0, density=np.zeros(0),
-                             scatter_bound=0, bound=0, gather_elements=0, gather_payload=0)
+        none, traffic = np.zeros((0, self._ring.nodes), np.int64), self._golden.Traffic
+        return traffic(scatter_words=none, gather_words=none, dense_words=0, density=np.zeros(0), scatter_bound=0,
+                       bound=0, gather_elements=0, gather_payload=0)
 
     def bind(self, centroids: Bits) -> None:
-        """Go on with another codebook."""
+        """Continue with another codebook."""
         self._codec = self._codec.bind(centroids)
 
     def load(self, weights: Bits, places: Places, *, fresh: bool) -> None:
@@ -165,11 +157,8 @@ class Reference:
 
     def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
              parts: Sequence[Part] | None = None, places: Places = _ALL) -> "Traffic":
-        """Do the ring's step, and return its traffic.
-
-        Parts are collectives that together do the step; by default one fused update of the whole vector. They change
-        the traffic, and no bits.
-        """
+        """Do the ring's step, and return its traffic. ``parts`` are collectives that together do the step, by default
+        one fused update of the whole vector; they change the traffic, and no bits."""
         given = self._golden.bits(np.stack(gradients))
         residuals = None if self.residuals is None else self.residuals[:, places].copy()
         before = None if residuals is None else residuals.copy()
@@ -184,20 +173,19 @@ class Reference:
 
     def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, turn: int,
                 residuals: Bits | None) -> "Update":
-        """A fused update of the elements at some places, whose gradients and residuals are given; the residuals are
-        replaced, and nothing else."""
-        golden, formats = self._golden, self._ring.formats
-        numbers, packed_state = golden_settings(settings), is_packed(settings)
-        master, state = self.master[places], [plane[places] for plane in self.state]
-        shape: dict[str, Any] = {"packed_state": packed_state, "segment": formats.segment, "lanes": formats.lanes}
+        """A fused update of the elements at some places; it replaces the given residuals and nothing else."""
+        formats, root = self._ring.formats, self._ring.partition.root
+        vectors = gradients, self.master[places], [plane[places] for plane in self.state], golden_settings(settings)
+        shape: dict[str, Any] = {"packed_state": is_packed(settings), "segment": formats.segment,
+                                 "lanes": formats.lanes}
         update: Update
-        if self._ring.partition.root is not None and self._ring.nodes > 1:
+        if root is not None and self._ring.nodes > 1:
             from sim.golden import one_owner
 
-            update = one_owner.fused_update(gradients, master, state, numbers, self._ring.partition.root, **shape)
+            update = one_owner.fused_update(*vectors, root, **shape)
         else:
-            update = golden.fused_update(gradients, master, state, numbers, weight_codec=self._codec,
-                                         gradient_codec=self._gradient_codec, residuals=residuals, turn=turn, **shape)
+            update = self._golden.fused_update(*vectors, weight_codec=self._codec, residuals=residuals, turn=turn,
+                                               gradient_codec=self._gradient_codec, **shape)
         return update
 
     def _part(self, part: Part, gradients: Bits, settings: Settings | FixedSettings,
@@ -223,7 +211,7 @@ class Reference:
         return traffic
 
     def mask(self, job: MaskJob, alternative: float) -> tuple[Bits, int]:
-        """The matrices of a job as they must come back, and the number of elements that are replaced."""
+        """The expected matrices of a job after its mask, and the number of elements that are replaced."""
         masking = self._masking
         shape = masking.Job(rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))
         kept = masking.kept(shape, None if job.external is None else masking.words(job.external))
@@ -231,7 +219,7 @@ class Reference:
                 int(kept.size - np.count_nonzero(kept)))
 
     def masked(self, job: MaskJob, alternative: float) -> Matrices:
-        """The matrices of a job as they must come back."""
+        """The expected matrices of a job after its mask."""
         return self.mask(job, alternative)[0].view(job.matrices.dtype)
 
     def _pattern(self, number: float) -> Bits:
@@ -249,13 +237,11 @@ def _put(array: Bits, places: Places, values: Bits) -> Bits:
 
 def _together(whole: "Traffic", parts: Sequence["Traffic"]) -> "Traffic":
     """Traffic of collectives that are done one after the other, with the densities of the whole vector."""
-    scatter, gather = ([getattr(one, name) for one in parts if getattr(one, name).size]
-                       for name in ("scatter_words", "gather_words"))
-    return dataclasses.replace(
-        whole, scatter_words=sum(scatter, start=np.zeros_like(whole.scatter_words)),
-        gather_words=sum(gather, start=np.zeros_like(whole.gather_words)),
-        **{name: sum(getattr(one, name) for one in parts) for name in
-           ("dense_words", "scatter_bound", "bound", "gather_elements", "gather_payload")})
+    words = {name: sum((getattr(part, name) for part in parts if getattr(part, name).size),
+                       start=np.zeros_like(getattr(whole, name))) for name in ("scatter_words", "gather_words")}
+    return dataclasses.replace(whole, **words, **{
+        name: sum(getattr(part, name) for part in parts)
+        for name in ("dense_words", "scatter_bound", "bound", "gather_elements", "gather_payload")})
 
 
 def reference_of(ring: VectorRing, plan: Any, weights: Vector, planes: int,
@@ -269,8 +255,7 @@ class Codebooks:
     """Codebooks of nodes and of the golden model, if the weight codec has any."""
 
     def __init__(self, ring: VectorRing, interval: int):
-        self._ring = ring
-        self._interval = interval
+        self._ring, self._interval = ring, interval
         #: Centroids that the nodes have.
         self.centroids: Bits | None = None
         #: Words that all nodes were given for the step to come, or for the first weights.
@@ -282,8 +267,8 @@ class Codebooks:
         self.words = self._ring.memory.write_codebook(self.centroids)
 
     def refresh(self, number: int, reference: Reference) -> int:
-        """Make a codebook of the masters before a step if one is due, and return the words that nodes were given
-        since the step before."""
+        """Make a codebook of the master weights before a step if one is due; the words that nodes were given since
+        the step before."""
         if self.centroids is None:
             return 0
         if number > 1:
@@ -294,7 +279,7 @@ class Codebooks:
         return self.words
 
     def move(self, state: dict[str, Any]) -> None:
-        """Go on with the codebook of other nodes, and give it to these."""
+        """Continue with the codebook of other nodes, and give it to these."""
         self.centroids, self.words = state["centroids"], state["words"]
         if self.centroids is not None:
             self._ring.memory.write_codebook(self.centroids)
@@ -304,7 +289,7 @@ class Codebooks:
         return {"centroids": self.centroids, "words": self.words}
 
     def restore(self, state: dict[str, Any], reference: Reference) -> None:
-        """Go back or on to another codebook, which is not written to the nodes here."""
+        """Continue from another codebook, without a write to the nodes."""
         self.centroids, self.words = state["centroids"], state["words"]
         if self.centroids is not None:
             reference.bind(self.centroids)

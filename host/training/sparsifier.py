@@ -23,21 +23,15 @@ __all__ = ["STATE", "Sparsifier", "Threshold", "check_zeros"]
 class Sparsifier:
     """Sparsification on the nodes, whose counts are compared with the golden model."""
 
-    def __init__(self, ring: TrainingRing, reference: Reference, form: Elements, config: TrainingConfig,
-                 steps: int):
-        self._ring = ring
-        self._reference = reference
-        self._form = form
-        self._check = config.check
-        self._controller: Threshold | None = None
+    def __init__(self, ring: TrainingRing, reference: Reference, form: Elements, config: TrainingConfig, steps: int):
+        self._ring, self._reference, self._form, self._check = ring, reference, form, config.check
+        self._controller = None if config.density is None else Threshold(
+            density=config.density, nodes=reference.equivalent_nodes, steps=steps)
         #: Elements that all nodes have not sent so far.
         self.dropped = 0
-        #: Threshold of the last step.
+        #: Threshold of the last step, and its cycles.
         self.threshold: float | None = None
-        #: Cycles of the last step.
         self.cycles: Cycles = 0
-        if config.density is not None:
-            self._controller = Threshold(density=config.density, nodes=reference.equivalent_nodes, steps=steps)
 
     def __call__(self, number: int, gradients: Sequence[Vector]) -> Sequence[Vector]:
         """Sparsify the gradients that nodes have in memory, and return those that they send."""
@@ -45,9 +39,9 @@ class Sparsifier:
             return gradients
         threshold, self.threshold = self._form.threshold(self._controller.choose(gradients))
         outcome = self._ring.local.sparsify(self._reference.weights.size, threshold=threshold)
-        self._controller.observe(sum(outcome.dropped))
-        self.cycles = outcome.cycles
-        self.dropped += sum(outcome.dropped)
+        dropped, self.cycles = sum(outcome.dropped), outcome.cycles
+        self._controller.observe(dropped)
+        self.dropped += dropped
         sent, expected = self._reference.sparsify(gradients, threshold)
         if self._check and outcome.dropped != expected:
             raise DivergenceError(f"Step {number}: nodes have dropped {names(outcome.dropped)} elements, and must "
@@ -60,13 +54,13 @@ class Sparsifier:
                 "controller": None if self._controller is None else self._controller.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go back or on to another state."""
+        """Continue from another state."""
         self.dropped, self.threshold, self.cycles = state["dropped"], state["threshold"], state["cycles"]
         if self._controller is not None:
             self._controller.restore(state["controller"])
 
     def succeed(self, state: dict[str, Any]) -> None:
-        """Go on from a state on other nodes."""
+        """Continue from a state on other nodes."""
         self.restore(state)
         if self._controller is not None:
             self._controller.succeed(state["controller"])
@@ -126,10 +120,8 @@ class Threshold:
         Steps of the run, or None if their number is not known.
     decay : float
         Ratio of the first targets to the last, at least 1.
-    ramp : float
-        Part of the run in which targets fall, above 0 and at most 1.
-    gain : float
-        Gain of the controller, above 0 and at most 1.
+    ramp, gain : float
+        Share of the run in which targets fall, and gain of the controller; each above 0 and at most 1.
     limit : float
         Bound on a threshold's growth in a step, and on the reduction of a target; above 1.
     """
@@ -146,11 +138,8 @@ class Threshold:
             raise ValueError(f"Decay must be a finite number of at least 1, not {decay!r}")
         if not 1 < limit < math.inf:
             raise ValueError(f"Limit must be a finite number above 1, not {limit!r}")
-        self._steps = steps
+        self._steps, self._ramp, self._gain, self._limit = steps, ramp, gain, limit
         self._decay = decay = 1.0 if steps is None else decay
-        self._ramp = ramp
-        self._gain = gain
-        self._limit = limit
         mean = ramp * (decay - 1) / logarithm(decay) + 1 - ramp if decay > 1 else 1.0
         self._last = 2 * density / nodes / mean
         self._step = 0
@@ -164,14 +153,11 @@ class Threshold:
         if self._steps is None:
             return min(self._last, 1.0)
         over = (step - 0.5) / self._steps
-        above = power(self._decay, max(0.0, 1 - over / self._ramp))
-        return min(self._last * above, 1.0)
+        return min(self._last * power(self._decay, max(0.0, 1 - over / self._ramp)), 1.0)
 
     def choose(self, gradients: Sequence[npt.NDArray[np.float32]]) -> float:
-        """Threshold of the next step, a binary32 number above zero.
-
-        Values of the nodes' gradients count as long as all have been zero, or not finite, before.
-        """
+        """Threshold of the next step, a binary32 number above zero; it depends on values of gradients as long as all
+        earlier ones have been zero, or not finite."""
         self._step += 1
         target = self.target(self._step)
         owed = 1.0 if self._steps is None else self._left / max(self._ahead, target)
@@ -182,37 +168,33 @@ class Threshold:
             magnitudes = np.abs(np.concatenate(gradients).astype(np.float64))
             magnitudes = magnitudes[np.isfinite(magnitudes)]
             if magnitudes.any():
-                # As many elements as the target says, and at least one, but none that is zero.
-                place = min(math.ceil(len(magnitudes) * (1 - self._aim)), len(magnitudes) - 1)
-                place = max(place, int(np.count_nonzero(magnitudes == 0)))
-                self._threshold = max(float(np.partition(magnitudes, place)[place]), _SMALLEST)
+                # The aim's share of the elements, and at least one, but none that is zero.
+                index = min(math.ceil(len(magnitudes) * (1 - self._aim)), len(magnitudes) - 1)
+                index = max(index, int(np.count_nonzero(magnitudes == 0)))
+                self._threshold = max(float(np.partition(magnitudes, index)[index]), _SMALLEST)
         return _SMALLEST if self._threshold is None else float(np.float32(self._threshold))
 
     def observe(self, dropped: int) -> None:
-        """Take in how many elements of the step, of all nodes together, were not kept."""
+        """Take the number of elements of the step that all nodes together have not kept."""
         if not 0 <= dropped <= self._elements:
             raise ValueError(f"Dropped elements must be at most {self._elements}, not {dropped!r}")
         density = 1 - dropped / self._elements if self._elements else 0.0
         self._left -= density
         if self._threshold is not None:
-            exponent = self._gain * (density / self._aim - 1)
-            self._threshold *= exponential(min(exponent, logarithm(self._limit)))
-            self._threshold = min(max(self._threshold, _SMALLEST), _LARGEST)
+            exponent = min(self._gain * (density / self._aim - 1), logarithm(self._limit))
+            self._threshold = min(max(self._threshold * exponential(exponent), _SMALLEST), _LARGEST)
 
     def state(self) -> dict[str, Any]:
         """State that later thresholds depend on."""
         return {name: vars(self)[name] for name in STATE}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state of a controller with the same parameters."""
+        """Continue from a state of a controller with the same parameters."""
         vars(self).update(state)
 
     def succeed(self, state: dict[str, Any]) -> None:
-        """Go on from a state of a controller for another number of nodes, with this one's targets.
-
-        What the steps so far have kept above or below their targets is made up for in the same share of all later
-        ones.
-        """
+        """Continue from a state of a controller for another number of nodes, with this one's targets; all later steps
+        make up for the same share of the difference between earlier steps and their targets."""
         ahead, left = state["_ahead"], state["_left"]
         self.restore(state)
         if self._steps is not None:

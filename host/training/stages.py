@@ -11,16 +11,9 @@ __all__ = ["RingStages"]
 
 
 class RingStages(abc.ABC):
-    """Rings of nodes that leave and come.
+    """Rings of nodes that leave and come."""
 
-    Members
-    -------
-    ring : TrainingRing
-        Driver of the nodes of the present stage.
-    stage : int
-        Number of the present stage.
-    """
-
+    #: Driver of the nodes of the present stage, and its number.
     ring: TrainingRing
     stage: int
 
@@ -41,16 +34,15 @@ class RingStages(abc.ABC):
 
     @abc.abstractmethod
     def enter(self, stage: int) -> TrainingRing:
-        """Form the rings of a stage, and put their links in order; nothing is carried over."""
+        """Form the rings of a stage, and put their links in order; no state is handed over."""
 
     @abc.abstractmethod
     def due(self, steps: int) -> bool:
-        """Whether the step after so many steps is one of another stage."""
+        """Whether the step after the first ``steps`` is one of another stage."""
 
     @abc.abstractmethod
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Go on to the stage of the next step, and give its nodes what those of the present one have: vectors of so
-        many elements."""
+        """Enter the stage of the next step, and hand the nodes' state over: vectors of ``length`` elements."""
 
     @abc.abstractmethod
     def balance(self, steps: int) -> None:
@@ -62,4 +54,4 @@ class RingStages(abc.ABC):
 
     @abc.abstractmethod
     def forget(self) -> None:
-        """Count words anew, after a failure in which some were lost."""
+        """Count words again from zero, after a failure in which some were lost."""

@@ -1,4 +1,4 @@
-"""The loop of all runs: takes batches, has an executor do steps, and counts them.
+"""The loop of all runs: takes batches, makes an executor do steps, and counts them.
 
     Trainer = batches x executor (with its golden model) x nodes
 
@@ -14,60 +14,29 @@ Example
 """
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from host.driver.protocols import TrainingRing
 from host.feature import feature
 from host.models.digits import Dataset
 from host.signals import Signals
-from host.training.batches import Batch, Batches
+from host.training.batches import Batch, Batches, BatchSource
 from host.training.executor import Executor
 from host.training.record import Training, TrainingConfig
 from host.training.stages import RingStages
 from host.training.updates import UpdateExecutor
 from host.training.workloads import Classifier, Workload
 
-__all__ = ["BatchSource", "Trainer", "make_trainer", "train"]
+__all__ = ["Trainer", "make_trainer", "train"]
 
-S = TypeVar("S")
 ExecutorT = TypeVar("ExecutorT", bound=Executor[Any])
 
 
-class BatchSource(Protocol):
-    """Batches of a run, one after the other."""
-
-    #: Batches taken so far.
-    number: int
-
-    @property
-    def size(self) -> int:
-        """Examples of the next batch."""
-        ...
-
-    def take(self) -> Batch:
-        """The next batch."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """State that later batches depend on."""
-        ...
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
-        ...
-
-
 class Trainer(Generic[ExecutorT]):
-    """A run that is under way.
+    """A run of ``total`` steps that is under way; by default the executor finds whether there is another step.
 
-    Parameters
-    ----------
-    total : int, optional
-        Steps of the whole run; by default the executor finds whether there is another one.
-    every : int, optional
-        Steps after each of which a block ends, so that there can be a checkpoint.
-    on_step : callable
-        Called after each step, and after each measurement of the model.
+    A block ends after each ``every`` steps, so that there can be a checkpoint. ``on_step`` is called after each step
+    and each measurement of the model.
     """
 
     def __init__(self, executor: ExecutorT, batches: BatchSource, *, total: int | None = None,
@@ -76,7 +45,7 @@ class Trainer(Generic[ExecutorT]):
         self._batches, self._total, self._every, self._on_step = batches, total, every, on_step
         #: Whether the model was measured after the last step.
         self.due = False
-        #: Steps so far; none of a block that was given up.
+        #: Steps so far, without those of an abandoned block.
         self.number = batches.number
 
     @property
@@ -96,10 +65,9 @@ class Trainer(Generic[ExecutorT]):
     def advance(self) -> None:
         """Do the steps of a block and, where it is due, measure the model."""
         self.executor.prepare(self.number)
-        first = self.number + 1
         batches = self._take()
-        steps = self.executor.execute(first, batches)
-        self.number = self._batches.number = first - 1 + len(steps)
+        steps = self.executor.execute(self.number + 1, batches)
+        self.number = self._batches.number = self.number + len(steps)
         for step in steps:
             self.executor.record(step)
             self._on_step()
@@ -121,9 +89,8 @@ class Trainer(Generic[ExecutorT]):
 
     def train(self, signals: Signals | None = None, *, until: int | None = None,
               on_block: Callable[[], None] = lambda: None) -> None:
-        """Do all steps that are left, or those ``until`` a number, of a run that has begun or resumed;
-        ``Interrupted`` if a signal has come. After each block ``on_block`` is called: to write a checkpoint, for
-        example."""
+        """Do all steps that are left, or only ``until`` a number, of a run that has begun or resumed; ``Interrupted``
+        if a signal has come. ``on_block`` is called after each block."""
         signals = Signals() if signals is None else signals
         while not self.complete and self.number != until:
             signals.check()
@@ -136,15 +103,13 @@ class Trainer(Generic[ExecutorT]):
         self.executor.finish()
 
     def state(self) -> dict[str, Any]:
-        """State that the rest of the run depends on, and the record so far: numbers, texts, arrays, and lists and
-        dictionaries of them."""
+        """State that the rest of the run depends on; see :meth:`Executor.state`."""
         return {**self.executor.state(), "batches": self._batches.state(), "due": self.due}
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
         """Continue from a state, in place of :meth:`begin`; ``restored`` nodes have their share of it already."""
         self._batches.restore(state["batches"])
-        self.number = self._batches.number
-        self.due = state["due"]
+        self.number, self.due = self._batches.number, state["due"]
         self.executor.resume(state, restored=restored)
 
 
@@ -152,11 +117,8 @@ def make_trainer(ring: TrainingRing | RingStages, workload: Workload, config: Tr
                  every: int | None = None, on_step: Callable[[Training], None] = lambda training: None,
                  on_repeat: Callable[[str], None] = lambda line: None,
                  faults: Callable[[], int] = lambda: 0) -> Trainer[UpdateExecutor]:
-    """A trainer whose nodes sum gradients and update weights in each step.
-
-    Parameters are those of :class:`~host.training.updates.UpdateExecutor` and of :class:`Trainer`, but that
-    ``on_step`` is given the outcome so far.
-    """
+    """A trainer of steps in which nodes sum gradients and update weights; ``on_step`` is given the outcome so far.
+    Other parameters are those of :class:`~host.training.updates.UpdateExecutor` and :class:`Trainer`."""
     kind: type[UpdateExecutor] = feature("programs").overlapping() if config.overlaps else UpdateExecutor
     executor = kind(ring, workload, config, on_repeat=on_repeat, faults=faults)
     return Trainer(executor, Batches(workload.examples, config), total=config.steps(workload.examples), every=every,
@@ -164,10 +126,10 @@ def make_trainer(ring: TrainingRing | RingStages, workload: Workload, config: Tr
 
 
 def train(ring: TrainingRing, data: Dataset | Workload, config: TrainingConfig, **options: Any) -> Training:
-    """Train on the ring; ``DivergenceError`` if a node does not agree with the golden model, ``TrainingError`` if
-    gradients are not finite, ``RingError`` if a command has failed, and failed again each time that it was repeated.
+    """Train on the ring, on a data set a perceptron that classifies it; options are those of :func:`make_trainer`.
 
-    On a data set it is a perceptron that classifies it; options are those of :func:`make_trainer`.
+    Raises ``DivergenceError`` if a node does not agree with the golden model, ``TrainingError`` if gradients are not
+    finite, and ``RingError`` if a command has failed, and failed again each time that it was repeated.
     """
     if isinstance(data, Dataset):
         data = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)

@@ -3,14 +3,13 @@
 In each step a batch is split into one share per node. The host differentiates every share in float32 and writes the
 gradients to the nodes, or writes inputs and labels to nodes that compute; the ring sums the gradients, the owner of
 each block updates it, and the new weights come back to every node. Then all nodes' weights are compared with each
-other and with the golden model, as bit patterns, and the words that each node has sent with those the golden model
-predicts. Where nodes have a weight codec, the new weights come
-back through it, gradients are those at the decoded weights, and the owners' masters are compared as well; a codec
-with a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a
-gradient codec that loses something, their residuals are compared at the end of the run.
+other and with the golden model, as bit patterns, and the number of words that each node has sent with the golden
+model's. With a weight codec, the new weights come back through it, gradients are those at the decoded weights, and
+the owners' master weights are compared as well; a codec with a codebook is given one of the first weights, and new
+ones of the master weights at intervals. With a lossy gradient codec, residuals are compared at the end of the run.
 
-Where the workload has something to be masked, nodes mask it, and everything that they mask is compared likewise. With
-a density, nodes send only the largest elements of their gradients, and add the others to the next ones.
+Nodes also apply the masks of the workload, and all masked elements are compared likewise. With a density, nodes send
+only the largest elements of their gradients, and add the rest to the next ones.
 
 A step that the ring could not do, for a word that was damaged or lost on a link, is done again from its beginning.
 """
@@ -29,19 +28,8 @@ from host.driver.protocols import TrainingRing
 from host.driver.ring_memory import RingMemory
 from host.driver.words import Vector
 from host.feature import feature, features_of
+from host.training import comparison
 from host.training.batches import Batch
-from host.training.comparison import (
-    Masks,
-    compare_end,
-    compare_memories,
-    compare_scores,
-    gradients_of,
-    growth,
-    most,
-    names,
-    read_weights,
-    refuse_nonfinite,
-)
 from host.training.executions import Execution, execution_of
 from host.training.executor import Executor
 from host.training.number_format import elements_of
@@ -58,31 +46,23 @@ T = TypeVar("T")
 
 
 class UpdateExecutor(Executor[Step]):
-    """Steps of a run, each of which sums gradients and updates weights.
+    """Steps of a run that sum gradients and update weights, on one ring or on rings one after the other.
 
-    Parameters
-    ----------
-    ring : Ring or RingStages
-        The ring of all steps, or rings one after the other.
-    on_repeat : callable
-        Called with a line that names the part that is done again, and the reason.
-    faults : callable
-        Counts the faults that the links were given so far.
+    ``on_repeat`` is called with a line that names the part that is done again, and the reason; ``faults`` returns the
+    number of faults that the links were given so far.
     """
 
     def __init__(self, ring: TrainingRing | RingStages, workload: Workload, config: TrainingConfig, *,
                  on_repeat: Callable[[str], None] = lambda line: None, faults: Callable[[], int] = lambda: 0):
         self._rings = ring if isinstance(ring, RingStages) else None
-        self._workload = workload
-        self._config = config
-        self._on_repeat = on_repeat
+        self._workload, self._config, self._on_repeat = workload, config, on_repeat
         self._faults, self._injected = faults, faults()
         self._length = workload.parameters.size
         self._number, self._total = 0, config.steps(workload.examples)
         first = ring.ring if isinstance(ring, RingStages) else ring
         self._form = elements_of(first, config.optimizer, config.largest(workload.examples))
         self._bind(first)
-        # Without a golden model, nobody but the nodes knows what a step would have to be done again from.
+        # Without a golden model, only the nodes have the state from which a step would be done again.
         self._blind = self._computer is not None and not config.check
         #: Outcome so far.
         self.training = Training(nodes=first.nodes, parameters=self._length)
@@ -107,15 +87,15 @@ class UpdateExecutor(Executor[Step]):
         self._workload.initialize(config.seed)
         if self._ring.formats.has_codebook:
             self._codebooks.load(parameters)
-        self._model(self._form.weights(parameters))
         first = self._form.weights(parameters)
+        self._model(first)
         self._repeat("distribution of the first weights", lambda: self._distribute(first))
         self._prepare()
         self._ring.counters.clear()
         self._counters = self._ring.counters.read()
 
     def _prepare(self) -> None:
-        """Give nodes that compute what they need beside the model."""
+        """Give nodes that compute their lists."""
         if self._computer is not None:
             self._computer.prepare()
 
@@ -125,14 +105,14 @@ class UpdateExecutor(Executor[Step]):
         self._reference: Reference = reference_of(
             ring, None if self._rings is None else self._rings.plan, weights, config.optimizer.planes,
             self._codebooks.centroids)
-        self._masks = Masks(ring.local, self._reference, config)
+        self._masks = comparison.Masks(ring.local, self._reference, config)
         self._sparsify = Sparsifier(ring, self._reference, self._form, config, self._total)
 
     def _distribute(self, weights: Vector) -> None:
         ring, config = self._ring, self._config
         ring.collectives.distribute(weights)  # residuals are zeros afterwards
         if self._reference.has_master or not self._form.exact:
-            self._workload.parameters[...] = self._form.parameters(read_weights(ring, self._reference, config, 0))
+            self._fetch(0)
         if config.optimizer.planes:
             ring.memory.clear_state(self._length, packed_state=config.packed_state)
         if config.density is not None:
@@ -163,7 +143,7 @@ class UpdateExecutor(Executor[Step]):
         self.training.steps.append(step)
 
     def _change(self, rings: RingStages) -> None:
-        """Go on in other rings, whose nodes, and golden model, have what those before had."""
+        """Continue in other rings, to which the state of nodes and golden model is handed over."""
         number, memory, old = self._number, self._memory(), rings.plan
         change = rings.move(number, self._length, self._config)
         self._bind(rings.ring)
@@ -174,8 +154,8 @@ class UpdateExecutor(Executor[Step]):
         self._sparsify.succeed(memory["sparsify"])
         self._execution.restore(memory["execution"])
         if self._config.check:
-            read_weights(self._ring, self._reference, self._config, number)
-            compare_memories(self._ring, self._reference, self._config, number)
+            for compare in (comparison.read_weights, comparison.compare_memories):
+                compare(self._ring, self._reference, self._config, number)
         self._counters = self._ring.counters.read()
         self.training.changes.append(change)
 
@@ -188,20 +168,19 @@ class UpdateExecutor(Executor[Step]):
 
     def _measure(self) -> float:
         """Measure the model, a perceptron on the nodes where these compute."""
-        if not (self._computer is not None and self._computer.has_scores
-                and isinstance(self._workload, Classifier)):
-            if self._blind:
-                self._fetch()
-            return self._workload.measure(self._ring.nodes, self._masks, last=self._number == self._total)
-        scores = self._computer.scores(self._workload.test_x, odd=self._newest)
-        if self._config.check:
-            compare_scores(self._number, self._workload.scores(), scores)
-        return self._workload.rate(scores)
+        workload = self._workload
+        if self._computer is not None and self._computer.has_scores and isinstance(workload, Classifier):
+            scores = self._computer.scores(workload.test_x, odd=self._newest)
+            if self._config.check:
+                comparison.compare_scores(self._number, workload.scores(), scores)
+            return workload.rate(scores)
+        if self._blind:
+            self._fetch(self._number)
+        return workload.measure(self._ring.nodes, self._masks, last=self._number == self._total)
 
     def _step(self, number: int, batch: Batch) -> tuple[Step, float, int]:
         """Do a step: its figures, its loss summed over the batch, and the number of losses in that sum."""
         ring, config, reference, masks = self._ring, self._config, self._reference, self._masks
-        parameters = self._workload.parameters
         masks.number = number
         shares = np.array_split(batch.examples, ring.nodes)
         cycles, replaced, elements = masks.cycles, masks.replaced, masks.elements
@@ -210,28 +189,28 @@ class UpdateExecutor(Executor[Step]):
         losses, gradients = [], []
         if not self._blind:
             found, differences = zip(*self._workload.differentiate(shares, masks), strict=True)
-            losses, gradients = list(found), gradients_of(number, self._form, differences)
+            losses, gradients = list(found), comparison.gradients_of(number, self._form, differences)
         settings = self._settings(number, count)
         ring.settings.write(settings)
         self._give(shares, gradients)
         sent_gradients = self._sparsify(number, gradients)
         outcome = self._execution.update()
-        refuse_nonfinite(number, outcome, range(ring.nodes) if self._rings is None else self._rings.order)
+        comparison.refuse_nonfinite(number, outcome, range(ring.nodes) if self._rings is None else self._rings.order)
         losses = self._losses(number, losses)
         self.training.search, self.training.timeline = self._execution.log, self._execution.timeline
 
         traffic = (reference.unknown() if self._blind
                    else reference.step(sent_gradients, settings, self._execution.parts))
         before, counters = self._count()
-        sent = growth(reference.counter, before, counters)
+        sent = comparison.growth(reference.counter, before, counters)
         if not self._blind:
-            parameters[...] = self._form.parameters(read_weights(ring, reference, config, number))
+            self._fetch(number)
         if config.check and sent != traffic.words.tolist():
-            raise DivergenceError(f"Step {number}: nodes have sent {names(sent)} words, and must have sent "
-                                  f"{names(traffic.words.tolist())}")
+            raise DivergenceError(f"Step {number}: nodes have sent {comparison.names(sent)} words, and must have "
+                                  f"sent {comparison.names(traffic.words.tolist())}")
         return Step(
             number=number, epoch=batch.epoch, loss=sum(losses) / count, cycles=outcome.cycles, bound=traffic.bound,
-            scatter_cycles=most("SCATTER_REDUCE_CYCLES", before, counters),
+            scatter_cycles=comparison.most("SCATTER_REDUCE_CYCLES", before, counters),
             scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
             density=traffic.density.tolist(), scatter_words=int(traffic.scatter_words.sum()),
             weight_elements=traffic.gather_elements, weight_words=traffic.gather_payload,
@@ -248,38 +227,38 @@ class UpdateExecutor(Executor[Step]):
                                    learning_rate=optimizer.learning_rate * left)
 
     def _give(self, shares: list[npt.NDArray[np.intp]], gradients: list[Vector]) -> None:
-        """Give nodes the gradients, or that from which they compute them."""
+        """Give nodes the gradients, or the examples from which they compute them."""
         if self._computer is None:
             self._execution.write(gradients)
-            return
-        self._execution.compute([self._workload.examples_of(share) for share in shares])
+        else:
+            self._execution.compute([self._workload.examples_of(share) for share in shares])
 
     def _losses(self, number: int, losses: list[float]) -> list[float]:
-        """Losses of the shares: those of the nodes where these compute, compared with the given ones."""
+        """Losses of the shares: those of nodes that compute, compared with the given ones, or these."""
         if self._computer is None:
             return losses
         found = self._computer.losses()
         if self._config.check and found != losses:
-            raise DivergenceError(f"Step {number}: nodes have computed losses of {names(found)}, and must have "
-                                  f"computed {names(losses)}")
+            raise DivergenceError(f"Step {number}: nodes have computed losses of {comparison.names(found)}, and must "
+                                  f"have computed {comparison.names(losses)}")
         return found
 
     def _repairs(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
         """Faults of links since the step before, and their repairs."""
         injected, self._injected = self._injected, self._faults()
         return {"faults_injected": self._injected - injected, **{
-            name: sum(growth(name.upper(), before, after))
+            name: sum(comparison.growth(name.upper(), before, after))
             for name in ("link_restarts", "words_repeated", "checks_failed")}}
 
     def _count(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-        """Counters of each node before and now, of which those of masks are added up."""
+        """Counters of each node before and now; growth of the counters of masks is added to the record."""
         before, self._counters = self._counters, self._ring.counters.read()
-        self.training.elements_masked += sum(growth("ELEMENTS_MASKED", before, self._counters))
-        self.training.mask_words_fetched += sum(growth("MASK_WORDS_FETCHED", before, self._counters))
+        self.training.elements_masked += sum(comparison.growth("ELEMENTS_MASKED", before, self._counters))
+        self.training.mask_words_fetched += sum(comparison.growth("MASK_WORDS_FETCHED", before, self._counters))
         return before, self._counters
 
     def _counted(self, action: Callable[[], T]) -> T:
-        """Do an action that may have nodes mask, and count their masking."""
+        """Do an action in which nodes may mask, and count their masking."""
         elements = self._masks.elements
         result = action()
         if self._masks.elements > elements or self._computer is not None:
@@ -293,11 +272,11 @@ class UpdateExecutor(Executor[Step]):
             lambda: self._workload.sample(self._ring.nodes, masks)))
         training.mask_cycles, training.elements_through = masks.cycles, masks.elements
         if self._blind:
-            self._fetch()
+            self._fetch(self._number)
         if self._rings is not None:
             self._rings.balance(self._number)
         if self._config.check:
-            compare_end(self._ring, self._reference, self._config, training, weights=self._laid_out(),
+            comparison.compare_end(self._ring, self._reference, self._config, training, weights=self._laid_out(),
                         replaced=masks.replaced + self._sparsify.dropped, words=masks.words)
             training.bit_exact = True
 
@@ -307,27 +286,26 @@ class UpdateExecutor(Executor[Step]):
         return 0
 
     def _laid_out(self) -> npt.NDArray[np.uint32]:
-        """Weights as they lie from the base on."""
+        """Weights as they are stored from the base on."""
         return self._reference.weights
 
     def _memory(self) -> dict[str, Any]:
-        """State that a step changes, but for its figures."""
+        """State that a step changes, without its figures."""
         if self._blind:
             self._reference.adopt(self._ring, packed_state=self._config.packed_state)
-            self._fetch()
+            self._fetch(self._number)
         return {"reference": self._reference.arrays(), "codebooks": self._codebooks.state(),
                 "masks": self._masks.state(), "sparsify": self._sparsify.state(),
-                "execution": self._execution.state(),
-                "elements_masked": self.training.elements_masked,
+                "execution": self._execution.state(), "elements_masked": self.training.elements_masked,
                 "mask_words_fetched": self.training.mask_words_fetched}
 
-    def _fetch(self) -> None:
-        """Take the weights of the nodes, which the host has no need of before."""
-        found = read_weights(self._ring, self._reference, self._config, self._number)
+    def _fetch(self, number: int) -> None:
+        """Take the weights of the nodes after a step as the parameters of the model."""
+        found = comparison.read_weights(self._ring, self._reference, self._config, number)
         self._workload.parameters[...] = self._form.parameters(found)
 
     def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
-        """Go back to the beginning of a step, or on from where another process has ended; ``nodes`` as well."""
+        """Restore the state of the host, and with ``nodes`` that of the nodes."""
         self._codebooks.restore(memory["codebooks"], self._reference)
         self._reference.restore(memory["reference"])
         self._masks.restore(memory["masks"])
@@ -384,8 +362,8 @@ class UpdateExecutor(Executor[Step]):
         self._ring.settings.write_registers(state["settings"])
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:
-        """Have nodes do commands of a step, whose results are then replaced. Memories serve their readers in turn;
-        cycles depend a little on whose turn it is, which differs between new nodes and nodes after a step."""
+        """Make nodes do the commands of a step, and discard the results. Memories serve their readers in turn; cycles
+        depend a little on the turn, which differs between new nodes and nodes after a step."""
         ring = self._ring
         ring.settings.write_registers(settings)
         gradients = [self._form.weights(self._workload.parameters)] * ring.nodes
@@ -398,7 +376,7 @@ class UpdateExecutor(Executor[Step]):
         self._execution.warm_up()
 
 
-#: Times that the same thing is done again, one after the other.
+#: Times that an action is done again in a row.
 REPEATS = 3
 
 
@@ -406,13 +384,8 @@ def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> 
     """Do an action until it succeeds, at most ``1 + REPEATS`` times; ``RingError`` if it failed every time, or in a
     way that another try does not mend.
 
-    Parameters
-    ----------
-    what : str
-        Name of the action, for messages.
-    action : callable
-    again : callable
-        Called with a line for the user before each repeat; restores the state from before the action.
+    Before each repeat ``again`` is called with a line for the user, which names the action as in ``what``; it
+    restores the state from before the action.
     """
     for failures in range(1, REPEATS + 2):
         try:
@@ -431,8 +404,7 @@ def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> 
 
 def write_nodes(memory: RingMemory, reference: Reference, centroids: npt.NDArray[np.uint32] | None,
                 config: TrainingConfig) -> None:
-    """Give the nodes everything that the golden model has: weights, masters, state, errors, residuals, and the
-    codebook of a weight codec that has one."""
+    """Give the nodes the state of the golden model, and the codebook of a weight codec that has one."""
     if centroids is not None:
         memory.write_codebook(centroids)
     memory.write_weights(reference.weights)
@@ -447,13 +419,13 @@ def write_nodes(memory: RingMemory, reference: Reference, centroids: npt.NDArray
 
 
 def check_run(node: Configuration, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Check that a ring of such nodes can do a training run, before there is one; ``ValueError`` with the reason if
-    it cannot."""
+    """Raise ``ValueError`` with the reason if a ring of such nodes cannot do a training run."""
     for present in features_of(node):
         present.check_numbers(workload, config)
-    if config.density is not None and not node.sparsify:
-        raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not send")
     if config.density is not None:
+        if not node.sparsify:
+            raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not "
+                             "send")
         check_zeros(node.gradients)
     config.allocation(workload.parameters.size).check(node, nodes=nodes)
     for name in [*["compute"] * (config.compute == NODE), *["programs"] * (config.overlap is not None)]:

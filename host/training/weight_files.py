@@ -44,17 +44,16 @@ def save(weights: TrainedWeights, path: Path) -> None:
 
 
 def load(path: Path) -> TrainedWeights:
-    """Read a file; ``ValueError`` if it is not one of those that :func:`save` writes, ``OSError`` if it cannot be
-    read."""
+    """Read a file of :func:`save`; ``ValueError`` for any other file, ``OSError`` if it cannot be read."""
     arrays = read_arrays(path, _ARRAYS, largest=LARGEST)
     if arrays.keys() != _ARRAYS.keys() or arrays["schema"].item() != SCHEMA:
         raise ValueError(f"{path} must hold trained weights, that is {', '.join(sorted(_ARRAYS))}, not "
                          f"{', '.join(sorted(arrays)) or 'nothing'}")
     if arrays["version"].item() != VERSION:
         raise ValueError(f"{path} must be of version {VERSION}, not {arrays['version'].item()}")
-    workload, names = arrays["workload"].item(), {choice.value for choice in WorkloadName}
+    workload, names = arrays["workload"].item(), sorted(choice.value for choice in WorkloadName)
     if workload not in names:
-        raise ValueError(f"{path} must be of workload {' or '.join(sorted(names))}, not {workload!r}")
+        raise ValueError(f"{path} must be of workload {' or '.join(names)}, not {workload!r}")
     hidden = tuple(arrays["hidden"].tolist())
     if len(hidden) > MAX_LAYERS or not all(1 <= width <= MAX_WIDTH for width in hidden):
         raise ValueError(f"{path} must have at most {MAX_LAYERS} hidden layers of 1 to {MAX_WIDTH:,}, not "

@@ -35,7 +35,7 @@ Masks = Callable[[Sequence[Sequence[MaskJob]], float], list[list[Matrices]]]
 
 
 class WorkloadName(enum.Enum):
-    """Workloads, by the names the command line knows them by."""
+    """Workloads, by their names on the command line."""
 
     DIGITS = "digits"
     TEXT = "text"
@@ -52,23 +52,19 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def initialize(self, seed: int) -> None:
-        """Draw all parameters anew."""
+        """Draw all parameters again."""
 
     @abc.abstractmethod
     def count(self, batch: Examples) -> int:
-        """Number of losses that the loss of these examples is the sum of."""
+        """Number of losses in the sum over these examples."""
 
     @abc.abstractmethod
     def differentiate(self, shares: Sequence[Examples], masks: Masks) -> list[tuple[float, Array]]:
-        """Loss of each node's share, in order of rank, summed over it, and its gradient; ``masks`` masks on the
-        nodes."""
+        """Sum of the losses of each node's share, in order of rank, and its gradient; ``masks`` masks on nodes."""
 
     @abc.abstractmethod
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
-        """Measure of the model: accuracy, or loss, on data that it is not trained on; ``masks`` masks on the nodes.
-
-        A part of the data is enough unless training has ended, with ``last``.
-        """
+        """Accuracy or loss on data for tests; on all of them after the ``last`` step, else on a part of them."""
 
     @abc.abstractmethod
     def examples_of(self, share: Examples) -> Any:
@@ -151,9 +147,7 @@ class CharacterModel(Workload):
         for name, value in (("Sample", sample), ("Chunk", chunk)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value!r}")
-        self._text = text
-        self._sample = sample
-        self._chunk = chunk
+        self._text, self._sample, self._chunk = text, sample, chunk
         self.model = Transformer(TransformerConfig() if config is None else config)
         self.parameters = self.model.parameters
         self.examples = len(text.train)
@@ -186,8 +180,8 @@ class CharacterModel(Workload):
         return total / sum(len(sequence) - 1 for sequence in sequences)
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
-        """A held-out sequence beside a longer one, its attention weights in the first layer, and a text that the
-        model writes by itself."""
+        """A held-out sequence in a batch with a longer one, its attention weights in the first layer, and a text that
+        the model writes by itself."""
         config = self.model.config
         longest = max(self._text.test, key=len)
         middle = 2 + 2 * (len(longest) - 1) // 3
@@ -197,7 +191,7 @@ class CharacterModel(Workload):
         generator = np.random.default_rng(0)
         for _ in range(_WRITTEN):
             scores = self._output([np.array([*written[-config.context:], 0])], nodes, masks)[0][0, -1] / _TEMPERATURE
-            # The first number up to which so much of the probability lies; 0 stands for unknown characters.
+            # The first number up to which the drawn share of the probability is reached; 0 is an unknown character.
             powers = exp(scores[1:] - scores[1:].max()).astype(np.float64).cumsum()
             written.append(1 + int(np.searchsorted(powers, generator.random() * powers[-1])))
         return {"text": decode(sequence[:-1]), "attention": weights[0][0].tolist(), "written": decode(written)}

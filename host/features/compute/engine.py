@@ -29,7 +29,7 @@ from host.features.compute.tiling.searched import SearchedFactors
 from host.features.programs.schedules import Copies, Schedule
 from host.models.layers import Array, Labels
 from host.models.text import Characters
-from host.training.differentiator import Differentiator
+from host.training.executions import Differentiator
 from host.training.record import DEFAULT, NODE, TrainingConfig
 from host.training.workloads import CharacterModel, Classifier, Workload
 from sim.verilated import toolchain

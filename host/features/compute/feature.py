@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from host.driver.ring import Ring
     from host.features.compute.golden import GoldenCompute
     from host.features.compute.list_compute import ListCompute
-    from host.training.differentiator import Differentiator
+    from host.training.executions import Differentiator
     from host.training.record import TrainingConfig
     from host.training.workloads import Workload
     from host.transports.golden.nodes import GoldenNodes

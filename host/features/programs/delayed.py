@@ -52,7 +52,7 @@ from host.training.comparison import (
     names,
     refuse_nonfinite,
 )
-from host.training.differentiator import Differentiator
+from host.training.executions import Differentiator
 from host.training.record import DivergenceError, Step
 from host.training.reference import words_of
 from host.training.updates import UpdateExecutor

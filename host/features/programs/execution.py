@@ -26,8 +26,7 @@ from host.features.programs.ring_programs import Passes
 from host.features.programs.schedules import Computed, Kind, Schedule, Trials, build, fused
 from host.models.layer_shapes import Dense
 from host.training.comparison import most
-from host.training.differentiator import Differentiator
-from host.training.executions import Execution
+from host.training.executions import Differentiator, Execution
 from host.training.record import NODE, TrainingConfig
 from host.training.reference import Part
 from host.training.workloads import Classifier, Workload

@@ -22,7 +22,7 @@ from host.options import COUNT, check_range
 from host.output import claim, write_bytes
 from host.reports import report, summary
 from host.run.files import FILES
-from host.run.nodes import with_links
+from host.run.preparation import with_links
 from host.run.repeat import described
 from host.run.sections import SLOTS
 from host.run.spec import RunSpec, to_toml

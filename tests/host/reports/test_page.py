@@ -16,7 +16,8 @@ from host.labs.sweep import plan as sweep
 from host.labs.sweep.page import tables
 from host.pytorch import report as pytorch_report
 from host.pytorch.jobs import Jobs, Operation, Options
-from host.reports import page, summary, training_page
+from host.reports import page, summary
+from host.reports import report as reports
 from tests import chromium
 from tests.host.labs.sweep.results_of_plan import store_all
 from tests.host.reports.test_report import build, build_changing, build_comparison, build_sparse, build_text, write
@@ -86,7 +87,7 @@ def folders(tmp_path_factory):
     for name, result in runs.items():
         (folder / name).mkdir()
         write(result, folder / name)
-        training_page.write(result, folder / name)
+        reports.write_page(result, folder / name)
     (folder / "launch").mkdir()
     pytorch(folder / "launch")
     planned = sweep.plan(sweep.SweepConfig(formats=("mx9",), nodes=(2, 4), compute_formats=("fp32", "mx9")))
@@ -238,7 +239,7 @@ def test_notes_say_what_is_modelled(tmp_path):
     changes = {"plain": {}, "modelled": {"compute": "modelled", "arithmetic": "native"},
                "board": {"transport": "serial", "host_port": {**result["host_port"], "simulated": True}}}
     write(result, tmp_path)
-    texts = {name: training_page.write({**result, **change}, tmp_path).read_text()
+    texts = {name: reports.write_page({**result, **change}, tmp_path).read_text()
              for name, change in changes.items()}
     assert "Links between nodes are modelled: a word, and a credit, arrives after 16 cycles." in texts["plain"]
     assert "500,000 words have bypassed them" in texts["plain"]

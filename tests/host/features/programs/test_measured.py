@@ -8,7 +8,7 @@ from host.cycles.estimate import Costs
 from host.features.programs.measured import write
 from host.features.programs.schedules import Schedule, build
 from host.models.layer_shapes import layers_of
-from host.reports.schedules import SCHEDULES, schedules_of
+from host.reports.summary import SCHEDULES, schedules_of
 from host.training.record import Step, Training, TrainingConfig
 from sim.golden.features.programs.program import makespan, timeline
 

@@ -11,7 +11,7 @@ from hdl.features.slots.feature import Slots
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
 from host.run import preparation
-from host.run.nodes import with_links
+from host.run.preparation import with_links
 from host.transports import verilated
 from sim.golden import ring as golden
 from sim.verilated.build import build_ring
