@@ -16,8 +16,8 @@ from host.features.compute.engine import Computer
 from host.features.compute.instructions import Array
 from host.features.compute.lists import Lists, compile_lists
 from host.features.compute.text_lists import ListCycles
-from host.features.programs.passes import Passes
 from host.features.programs.program import CompiledProgram
+from host.features.programs.ring_programs import Passes
 from host.features.programs.schedules import Computed, Kind, Schedule, build
 from host.labs.estimate.machine import NODES, Machine, Opened
 from host.models.layer_shapes import Dense, layers_of
