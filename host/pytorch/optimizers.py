@@ -182,10 +182,8 @@ class _NodeOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """State in the form of the optimizer of ``torch.optim``, and under ``gradring`` the further state of nodes.
-
-        ``torch.load`` reads it without ``weights_only=False``. Any single rank may call this.
-        """
+        """State in the form of the optimizer of ``torch.optim``, and under ``gradring`` the further state of nodes,
+        for any single rank; ``torch.load`` reads it without ``weights_only=False``."""
         kept = self._given
         if kept is None and self._job is not None:
             kept = client().ask(Save(job=self._job))

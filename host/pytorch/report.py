@@ -119,12 +119,10 @@ def table(report: dict[str, Any]) -> Table:
 
 def _reason(backends: Sequence[str]) -> str:
     """Reason for which nothing went over the ring."""
-    named = [backend for backend in backends if backend != RING]
-    if named:
-        return by_name(named[0])
-    if backends:
-        return "the script has summed nothing in float32, in a group of all ranks"
-    return "the script has not called init_process_group()"
+    if named := next((backend for backend in backends if backend != RING), None):
+        return by_name(named)
+    return ("the script has summed nothing in float32, in a group of all ranks" if backends else
+            "the script has not called init_process_group()")
 
 
 def verdict(report: dict[str, Any]) -> str:

@@ -13,10 +13,8 @@ __all__ = ["check_alone", "other_processes", "serves", "threads_of"]
 
 
 def serves() -> bool:
-    """Whether this is a process of ``mpirun`` other than the first, which then has served until that one exits.
-
-    Must be called before anything that may fail, so that the first process releases the rest in every case.
-    """
+    """Whether this is a process of ``mpirun`` other than the first, which then has served until that one exits. Must
+    be called before anything that may fail, so that the first process releases the rest in every case."""
     if mpi_size() == 1:
         return False
     from sim.verilated.mpi_processes import serve_mpi

@@ -229,10 +229,7 @@ LEARNING_RATES = {OptimizerName.SGD: 1.2, OptimizerName.MOMENTUM: 0.5, Optimizer
 def create(name: OptimizerName, *, learning_rate: float | None = None, momentum: float = 0.9,
            dampening: float = 0.0, weight_decay: float | None = None, clip: float | None = None) -> Optimizer:
     """The optimizer of that name; by default with the learning rate of :data:`LEARNING_RATES`, and weight decay and
-    clip of the class.
-
-    Momentum is that of momentum and nesterov, without effect on other rules; dampening is only that of momentum.
-    """
+    clip of the class. Momentum has an effect on momentum and nesterov, dampening on momentum only."""
     options: dict[str, Any] = {
         "learning_rate": LEARNING_RATES[name] if learning_rate is None else learning_rate, "clip": clip}
     if weight_decay is not None:

@@ -23,10 +23,8 @@ __all__ = ["TEXT_LEARNING_RATES", "CharacterModel", "Classifier", "Masks", "Work
 #: At the first step of training the character model, unless another one is asked for.
 TEXT_LEARNING_RATES = {**LEARNING_RATES, OptimizerName.ADAM: 0.03, OptimizerName.ADAMW: 0.03}
 
-#: Beginning of the text that a model writes, the characters that it adds, and their boldness.
-_PROMPT = "the "
-_WRITTEN = 76
-_TEMPERATURE = 0.6
+#: Beginning of the text that a model writes, the number of characters that it adds, and their temperature.
+_PROMPT, _WRITTEN, _TEMPERATURE = "the ", 76, 0.6
 
 Examples = npt.NDArray[np.intp]
 
@@ -128,8 +126,7 @@ class Classifier(Workload):
         return self._model.scores(self._data.test_x)
 
     def compact(self, parameters: Array) -> Array:
-        compact: Array = parameters[self._model.places]
-        return compact
+        return np.asarray(parameters[self._model.places])
 
 
 class CharacterModel(Workload):
