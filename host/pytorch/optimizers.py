@@ -102,8 +102,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
                         f"state_dict(), and give it to load_state_dict()")
 
     def _check_parameters(self) -> None:
-        """Raise ``ValueError`` if a step would leave out parameters that were frozen or added: the job has one
-        length."""
+        """Raise ``ValueError`` if a step would leave out frozen or added parameters, as the job has one length."""
         if any(parameter.requires_grad for parameter in self._frozen):
             raise ValueError("Parameters that were frozen when an optimizer on the nodes was made must stay so: "
                              "freeze them later, or make the optimizer again")

@@ -58,5 +58,5 @@ def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
 
 
 def threads_of(given: int | None, nodes: int, processes: "Processes | None") -> int:
-    """Threads of each process: those that were asked for, or the default, which is 1 where there are several."""
+    """Threads of each process: the number that was asked for, or the default, which is 1 for several processes."""
     return thread_count(1 if processes is not None and given is None else given, nodes)

@@ -153,14 +153,11 @@ class Adam(Optimizer):
     #: b1 and b2.
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+    rule = Rule.ADAM
 
     @property
     def decays(self) -> dict[str, float]:
         return dict(zip(("b1", "b2"), self.betas, strict=True))
-
-    @property
-    def rule(self) -> Rule:
-        return Rule.ADAM
 
     def _scalars(self, step: int, rate: float) -> dict[str, Any]:
         first, second = self.betas
@@ -179,10 +176,7 @@ class AdamW(Adam):
     """
 
     weight_decay: float = 1e-2
-
-    @property
-    def rule(self) -> Rule:
-        return Rule.ADAMW
+    rule = Rule.ADAMW
 
     def _scalars(self, step: int, rate: float) -> dict[str, Any]:
         return {**super()._scalars(step, rate), "weight_factor": 1 - rate * self.weight_decay}

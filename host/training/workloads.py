@@ -204,14 +204,11 @@ class CharacterModel(Workload):
 def mask_jobs(request: Request) -> list[MaskJob]:
     """The jobs of a pass's request, one per sequence."""
     rows, columns = request.values.shape[2:]
-
-    def mask(length: int) -> Mask:
-        if request.use is Use.SCORES:
-            return Mask(triangle=True, padding=True, length_rows=rows, length_columns=length)
-        return Mask(padding=True, length_rows=length, length_columns=columns)
-
-    return [MaskJob(matrices=matrices, mask=mask(int(length)))
-            for matrices, length in zip(request.values, request.lengths, strict=True)]
+    scores, lengths = request.use is Use.SCORES, map(int, request.lengths)
+    return [MaskJob(matrices=matrices, mask=Mask(
+        triangle=scores, padding=True, length_rows=rows if scores else length,
+        length_columns=length if scores else columns))
+        for matrices, length in zip(request.values, lengths, strict=True)]
 
 
 def _answer(masks: Masks) -> Callable[[list[Request | None]], list[Array | None]]:
