@@ -135,7 +135,7 @@ class UpdateExecutor(Executor[Step]):
         return [dataclasses.replace(step, repeats=repeats) for step, _, _ in done]
 
     def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
-        """Do the steps of a block; of each its figures, the sum of losses over the batch, and the number of losses."""
+        """Do the steps of a block; of each its figures, the sum of losses over the batch, and their number."""
         return [self._step(number, batch) for number, batch in enumerate(batches, first)]
 
     def record(self, step: Step) -> None:
