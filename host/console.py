@@ -145,7 +145,7 @@ def make_console() -> Console:
 
 
 def thread_count(given: int | None, nodes: int) -> int:
-    """Threads of the simulation: those that were asked for, or the default."""
+    """Threads of the simulation: the number that was asked for, or the default."""
     if given is not None and given < 1:
         raise ValueError(f"Threads must be at least 1, not {given!r}")
     return min(2, os.cpu_count() or 1, nodes) if given is None else given

@@ -261,8 +261,7 @@ built.
 _SCHEDULES = """\
 `kind` is one of {kinds}; without it, the schedule is that of the fields that are given. `update` has no fields. The
 schedules `quorum`, `streaming` and `side-by-side` train the perceptron on Verilated nodes with momentum,
-and take only
-these fields of other sections:
+and take only these fields of other sections:
 
 """
 

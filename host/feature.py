@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from host.driver.words import Vector
     from host.run.schedule import Schedule
     from host.run.sections import Ring as RingSection
+    from host.training.executions import Execution
     from host.training.number_format import Elements
     from host.training.optimizers import Optimizer
     from host.training.record import TrainingConfig
@@ -91,8 +92,8 @@ class Feature:
     # Training.
 
     def number_format(self, optimizer: "Optimizer", count: int) -> "Elements | None":
-        """Conversion between numbers of a model and elements of nodes, with ``count`` examples in the largest batch,
-        if it is another one."""
+        """Conversion between numbers of a model and elements of nodes of another format, with at most ``count``
+        examples in a batch."""
         return None
 
     def reference(self, ring: "VectorRing", plan: Any, weights: "Vector", planes: int,
@@ -119,7 +120,7 @@ class Feature:
         """Computation of gradients on the nodes of a ring."""
         raise NotImplementedError
 
-    def execution(self, ring: "TrainingRing", workload: "Workload", config: "TrainingConfig") -> Any:
+    def execution(self, ring: "TrainingRing", workload: "Workload", config: "TrainingConfig") -> "Execution":
         """The way in which nodes do the steps of a run."""
         raise NotImplementedError
 

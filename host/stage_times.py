@@ -30,14 +30,10 @@ def _path() -> Path | None:
 
 
 def _read() -> dict[str, float]:
-    path = _path()
-    try:
-        found = {} if path is None else json_files.read(path)
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {name: seconds for name, seconds in found.items()
+    path, times = _path(), None
+    with contextlib.suppress(OSError, ValueError):
+        times = None if path is None else json_files.read(path)
+    return {name: seconds for name, seconds in (times.items() if isinstance(times, dict) else ())
             if isinstance(seconds, float) and math.isfinite(seconds) and seconds >= LEAST}
 
 

@@ -248,10 +248,8 @@ def counted(begin: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def attach(module: Any, *, keeps: bool, copied: bool = False) -> None:
-    """Give a module the hook, unless it has one that was registered while it was made.
-
-    A copy of a module, or one from a file, has a note of the script's hook, but not the hook, as without the ring.
-    """
+    """Give a module the hook, unless it has one that was registered while it was made; a copy of a module, or one
+    from a file, has a note of the script's hook, but not the hook, as without the ring."""
     if module._comm_hooks and not copied:
         return
     reduction = _reductions[module] = Reduction(module, keeps=keeps)

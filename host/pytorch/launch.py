@@ -195,11 +195,6 @@ def _failure(ranks: list["subprocess.Popen[bytes]"]) -> str | None:
     return f"Rank {number} has ended {ending}; the others cannot go on without it" if code else None
 
 
-def _is_stopped(process: int) -> bool:
-    """Whether a signal has stopped a process, where the system has files of processes; a debugger does not count."""
-    return status(process)[:1] == ["T"]
-
-
 def _await(ranks: list["subprocess.Popen[bytes]"], seconds: float) -> None:
     """Give ranks time to end by themselves."""
     limit = time.monotonic() + seconds
@@ -217,7 +212,8 @@ def _serve(server: RingServer, ranks: list["subprocess.Popen[bytes]"], arrivals:
         if server.error is None:
             if time.monotonic() - looked > _LOOK:
                 looked = time.monotonic()
-                server.stopped([number for number, rank in enumerate(ranks) if _is_stopped(rank.pid)])
+                # T: stopped by a signal, and not by a debugger, where the system has files of processes.
+                server.stopped([number for number, rank in enumerate(ranks) if status(rank.pid)[:1] == ["T"]])
             if (failure := _failure(ranks)) is not None:
                 server.fail(failure)
             for number, rank in enumerate(ranks):

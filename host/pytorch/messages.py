@@ -107,10 +107,8 @@ class AllReduce(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Buffers(Request):
-    """Begin of a forward pass in which the buffers of a module come from rank 0 over gloo.
-
-    All ranks must have come to it before the first one waits in gloo, where the cause of a skipped step is not known.
-    """
+    """Begin of a forward pass in which the buffers of a module come from rank 0 over gloo: all ranks must reach it
+    before the first one waits in gloo, where the cause of a skipped step is not known."""
 
     @property
     def title(self) -> str:

@@ -102,8 +102,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
                         f"state_dict(), and give it to load_state_dict()")
 
     def _check_parameters(self) -> None:
-        """Raise ``ValueError`` if a step would leave out parameters that were frozen or added: the job has one
-        length."""
+        """Raise ``ValueError`` if a step would leave out frozen or added parameters, as the job has one length."""
         if any(parameter.requires_grad for parameter in self._frozen):
             raise ValueError("Parameters that were frozen when an optimizer on the nodes was made must stay so: "
                              "freeze them later, or make the optimizer again")
@@ -182,10 +181,8 @@ class _NodeOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """State in the form of the optimizer of ``torch.optim``, and under ``gradring`` the further state of nodes.
-
-        ``torch.load`` reads it without ``weights_only=False``. Any single rank may call this.
-        """
+        """State in the form of the optimizer of ``torch.optim``, and under ``gradring`` the further state of nodes,
+        for any single rank; ``torch.load`` reads it without ``weights_only=False``."""
         kept = self._given
         if kept is None and self._job is not None:
             kept = client().ask(Save(job=self._job))

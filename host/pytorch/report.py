@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hdl.compression.registry import RAW
+from host import schema
 from host.columns import Column, Table, columns_of, count_text, pairs, ratio_text, shown
 from host.jobs.figures import Figures
 from host.pytorch.jobs import Jobs, Operation, Options
@@ -15,18 +16,16 @@ from host.pytorch.messages import RING
 from host.pytorch.server import by_name
 from host.reports.page import NO_WITNESS, Note, Picture, settings_table, simulation_notes, write_page
 from host.reports.style import COLOURS, FAINT, INK, picture, show_thousands
-from host.schema import REPORT, Schema
-from host.schema import write_report as write_report_json
 from host.transports.session import TransportName
 
 __all__ = ["FILES", "build_report", "table", "write_report"]
 
-FILES = (REPORT, "report.png", "report.html")
+FILES = (schema.REPORT, "report.png", "report.html")
 
 _FIGURES = columns_of(Figures, "density")
 
 #: Report of a script.
-SCHEMA = Schema("gradring.pytorch", 2, columns_of(
+SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
     "nodes options checked jobs operations", *_FIGURES, "elapsed_cycles",
     Column("groups", columns=columns_of("kind operations", *_FIGURES)), "gloo backends slow_ranks stage_seconds",
     Column("per_operation", columns=columns_of("kind job", *_FIGURES))))
@@ -119,12 +118,10 @@ def table(report: dict[str, Any]) -> Table:
 
 def _reason(backends: Sequence[str]) -> str:
     """Reason for which nothing went over the ring."""
-    named = [backend for backend in backends if backend != RING]
-    if named:
-        return by_name(named[0])
-    if backends:
-        return "the script has summed nothing in float32, in a group of all ranks"
-    return "the script has not called init_process_group()"
+    if named := next((backend for backend in backends if backend != RING), None):
+        return by_name(named)
+    return ("the script has summed nothing in float32, in a group of all ranks" if backends else
+            "the script has not called init_process_group()")
 
 
 def verdict(report: dict[str, Any]) -> str:
@@ -142,7 +139,7 @@ def verdict(report: dict[str, Any]) -> str:
 def write_report(report: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
     """Write report.json and report.html and, if anything went over the ring, report.png; their paths."""
     _, drawn, page = (folder / name for name in FILES)
-    written = write_report_json(report, folder)
+    written = schema.write_report(report, folder)
     pictures = []
     if report["per_operation"]:
         _draw(report, drawn)

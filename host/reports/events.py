@@ -68,8 +68,7 @@ class Events(contextlib.AbstractContextManager["Events"]):
                  replay: bool = False):
         needed()
         self._folder = prepare(folder)
-        self._names, self._measure = names, measure
-        self._grid, self._replay = grid, replay
+        self._names, self._measure, self._grid, self._replay = names, measure, grid, replay
         self._begun: set[int] = set()
         self._writer: SummaryWriter | None = None
         self._steps = self._measures = 0

@@ -47,11 +47,10 @@ NO_WITNESS = "Computed by the golden model: no second witness."
 #: Words of sections with short names.
 _WORDS = {"stub": "compute stub"}
 
+_SIMULATED = "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised for boards"
 _CYCLES = {
-    TransportName.VERILATED: "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised "
-                             "for boards; no board has taken part.",
-    TransportName.MESSAGES: "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised "
-                            "for boards, of which only node 0 has a host; no board has taken part.",
+    TransportName.VERILATED: f"{_SIMULATED}; no board has taken part.",
+    TransportName.MESSAGES: f"{_SIMULATED}, of which only node 0 has a host; no board has taken part.",
     TransportName.PYSIM: "Cycles are those of a simulation of the gateware by Amaranth's simulator; no board has "
                          "taken part.",
     TransportName.BOARD: "The board and its serial port are simulated; cycles are those of the simulated nodes.",

@@ -145,18 +145,6 @@ SCHEMA = schema.Schema("gradring.training", 2, columns_of(
     "cycles cycles_simulated host_port simulated_cycles_per_second stage_seconds"))
 
 
-def compute_of(config: TrainingConfig) -> str:
-    """Origin of gradients: the host, nodes with an engine, or the host while nodes spend the time of a model."""
-    if config.compute == NODE:
-        return "engine"
-    return "host" if config.overlap is None else "modelled"
-
-
-def _first_epoch(accuracies: list[float]) -> int | None:
-    """The first epoch that reached the target."""
-    return next((epoch for epoch, accuracy in enumerate(accuracies, start=1) if accuracy >= TARGET), None)
-
-
 def build_report(config: TrainingConfig, training: Training, simulation: Simulation,
                  comparison: tuple[TrainingConfig, Training] | None = None, *,
                  bigram_loss: float | None = None, interrupted: bool = False,
@@ -180,7 +168,9 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
     figures = [record(columns, _Run(*run, bigram_loss)) for run in runs]
     digits = {} if bigram_loss is not None else {
         "target_accuracy": TARGET,
-        "epochs_to_target": {run["training"]["label"]: _first_epoch(run["accuracy_per_epoch"]) for run in figures}}
+        "epochs_to_target": {run["training"]["label"]: next(
+            (epoch for epoch, accuracy in enumerate(run["accuracy_per_epoch"], start=1) if accuracy >= TARGET), None)
+            for run in figures}}
     return SCHEMA.report({
         "workload": "digits" if bigram_loss is None else "text",
         "nodes": training.nodes,
@@ -192,7 +182,8 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "stage_seconds": simulation.seconds,
         **digits,
         "comparison": figures[1] if comparison is not None else None,
-        "compute": compute_of(config),
+        # Origin of gradients: nodes with an engine, the host, or the host while nodes spend the time of a model.
+        "compute": "engine" if config.compute == NODE else "host" if config.overlap is None else "modelled",
         "schedules": [record(summary.SCHEDULES, run) for run in schedules],
         "notes": [] if schedules else training.search,
         "sample": training.sample,

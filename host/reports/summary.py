@@ -88,8 +88,7 @@ def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("elements through masks", f"{report['elements_through']:,}"),
         ("… replaced", f"{report['elements_masked']:,}"),
         ("words of masks fetched", f"{report['mask_words_fetched']:,}"),
-        ("cycles per step's masks", count_text(total(step["mask_cycles"] for step in steps), len(steps))),
-    ]
+        ("cycles per step's masks", count_text(total(step["mask_cycles"] for step in steps), len(steps)))]
 
 
 def _repairs(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -99,8 +98,7 @@ def _repairs(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("faults of links · rate · seed", f"{report['faults_injected']:,} · {faults['rate']:g} · {faults['seed']}"),
         ("… detected by checks of words", f"{report['checks_failed']:,}"),
         ("restarts of links · words repeated", f"{report['link_restarts']:,} · {report['words_repeated']:,}"),
-        ("wires per link, forward · back", " · ".join(map(str, report["wires_per_link"]))),
-    ]
+        ("wires per link, forward · back", " · ".join(map(str, report["wires_per_link"])))]
 
 
 def _sparse(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str]]:
@@ -112,8 +110,7 @@ def _sparse(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str]
         *_traffic(report, run),
         ("… mean", "-" if run["density"] is None else f"{run['density']:.2%}"),
         ("cycles per sparsify", "-" if sparsify == 0 else count_text(sparsify, steps)),
-        ("cycles per step, both", count_text(total([sparsify, run["cycles_fused_update"]]), steps)),
-    ]
+        ("cycles per step, both", count_text(total([sparsify, run["cycles_fused_update"]]), steps))]
 
 
 def _setup(report: dict[str, Any]) -> list[tuple[str, str]]:

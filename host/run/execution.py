@@ -11,8 +11,7 @@ __all__ = ["check", "train"]
 
 
 def check(spec: RunSpec) -> None:
-    """Raise ``ValueError`` if a run is impossible, or an option has no effect on it. The data is read, and nothing is
-    built."""
+    """Raise ``ValueError`` if a run is impossible, or an option has no effect; data is read, and nothing is built."""
     couplings.check(spec)
     spec = with_defaults(spec)
     spec.known_schedule.check(spec)

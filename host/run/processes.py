@@ -13,10 +13,8 @@ __all__ = ["check_alone", "other_processes", "serves", "threads_of"]
 
 
 def serves() -> bool:
-    """Whether this is a process of ``mpirun`` other than the first, which then has served until that one exits.
-
-    Must be called before anything that may fail, so that the first process releases the rest in every case.
-    """
+    """Whether this is a process of ``mpirun`` other than the first, which then has served until that one exits. Must
+    be called before anything that may fail, so that the first process releases the rest in every case."""
     if mpi_size() == 1:
         return False
     from sim.verilated.mpi_processes import serve_mpi
@@ -60,5 +58,5 @@ def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
 
 
 def threads_of(given: int | None, nodes: int, processes: "Processes | None") -> int:
-    """Threads of each process: those that were asked for, or the default, which is 1 where there are several."""
+    """Threads of each process: the number that was asked for, or the default, which is 1 for several processes."""
     return thread_count(1 if processes is not None and given is None else given, nodes)

@@ -13,6 +13,7 @@ In TOML each section is a table. ``[schedule]`` has the additional key ``kind``:
 side-by-side.
 """
 
+import contextlib
 import dataclasses
 import enum
 import tomllib
@@ -211,11 +212,8 @@ def _parsed(path: str, kind: Any, text: str) -> Any:
     if kind is bool:
         words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
         return words.get(text.lower(), text)
-    if kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            return text
+    with contextlib.suppress(ValueError):
+        return kind(text) if kind in (int, float) else text
     return text
 
 

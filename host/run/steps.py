@@ -22,8 +22,7 @@ from host.run.preparation import Preparation
 from host.run.processes import other_processes, threads_of
 from host.run.repeat import described
 from host.run.spec import RunSpec
-from host.training import checkpoint as checkpoints
-from host.training import weight_files as weights_files
+from host.training import checkpoint, weight_files
 from host.training.experiment import Experiment, Keeper
 from host.training.optimizers import moments_note
 from host.training.record import Training
@@ -59,7 +58,7 @@ class _StepRun:
             faults=None if prepared.faults is None else dataclasses.asdict(prepared.faults),
             topology=spec.ring.topology, shape=spec.ring.shape,
             **({} if spec.ring.slow_link is None else {"slow_link": spec.ring.slow_link}))
-        keeper = self.keeper = Keeper(self.folder / checkpoints.NAME, identity, steps=spec.output.checkpoint)
+        keeper = self.keeper = Keeper(self.folder / checkpoint.NAME, identity, steps=spec.output.checkpoint)
         if spec.output.chakra is not None:
             prepare(spec.output.chakra.parent)
         self.kept = open_files(
@@ -170,7 +169,7 @@ class _StepRun:
             page = report.write_page(result, folder, timelines=timelines)
         weights, parameters = folder / "weights.npz", self.experiment.parameters
         assert parameters is not None
-        weights_files.save(weights_files.TrainedWeights(
+        weight_files.save(weight_files.TrainedWeights(
             workload=self.spec.workload.name, hidden=prepared.config.hidden, seed=prepared.config.seed,
             parameters=prepared.task.compact(parameters)), weights)
         summary.show(result, console)

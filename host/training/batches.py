@@ -49,11 +49,8 @@ class BatchSource(abc.ABC):
 
 
 class Batches(BatchSource):
-    """Batches of epochs, each of which takes all examples in a new order.
-
-    An epoch is cut into as few batches of at most ``config.batch`` examples as possible, of sizes as equal as
-    possible.
-    """
+    """Batches of epochs, each of which takes all examples in a new order, in as few batches of at most
+    ``config.batch`` examples as possible, of sizes as equal as possible."""
 
     def __init__(self, examples: int, config: TrainingConfig):
         self._examples = examples

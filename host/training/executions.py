@@ -108,5 +108,4 @@ def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig)
     """The way to do a run's steps: by programs on nodes that have them or compute, or by a schedule."""
     if config.overlap is None and config.compute != NODE and ring.config.programs is None:
         return Execution(ring, int(workload.parameters.size))
-    execution: Execution = feature("programs").execution(ring, workload, config)
-    return execution
+    return feature("programs").execution(ring, workload, config)

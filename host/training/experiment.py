@@ -129,9 +129,8 @@ class Experiment:
         if self._course is None:
             return session.ring
         assert session.grid is not None
-        stages: RingStages = feature("grid").stages(
-            session.grid, self._course, lambda: None if session.golden else session.elapsed.cycles)
-        return stages
+        return feature("grid").stages(session.grid, self._course,
+                                      lambda: None if session.golden else session.elapsed.cycles)
 
     def _train(self, number: int, trainer: Trainer[UpdateExecutor], state: dict[str, Any] | None,
                signals: Signals) -> None:

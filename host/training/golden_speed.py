@@ -34,8 +34,7 @@ def measure() -> tuple[float, float]:
         weights.append(task.parameters.tobytes())
     if weights[0] != weights[1]:
         raise AssertionError("Golden and Verilated nodes gave different weights")
-    golden, verilated = seconds
-    return golden, verilated
+    return seconds[0], seconds[1]
 
 
 def rows(seconds: tuple[float, float]) -> list[dict[str, Any]]:

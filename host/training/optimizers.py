@@ -153,14 +153,11 @@ class Adam(Optimizer):
     #: b1 and b2.
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+    rule = Rule.ADAM
 
     @property
     def decays(self) -> dict[str, float]:
         return dict(zip(("b1", "b2"), self.betas, strict=True))
-
-    @property
-    def rule(self) -> Rule:
-        return Rule.ADAM
 
     def _scalars(self, step: int, rate: float) -> dict[str, Any]:
         first, second = self.betas
@@ -179,10 +176,7 @@ class AdamW(Adam):
     """
 
     weight_decay: float = 1e-2
-
-    @property
-    def rule(self) -> Rule:
-        return Rule.ADAMW
+    rule = Rule.ADAMW
 
     def _scalars(self, step: int, rate: float) -> dict[str, Any]:
         return {**super()._scalars(step, rate), "weight_factor": 1 - rate * self.weight_decay}
@@ -229,10 +223,7 @@ LEARNING_RATES = {OptimizerName.SGD: 1.2, OptimizerName.MOMENTUM: 0.5, Optimizer
 def create(name: OptimizerName, *, learning_rate: float | None = None, momentum: float = 0.9,
            dampening: float = 0.0, weight_decay: float | None = None, clip: float | None = None) -> Optimizer:
     """The optimizer of that name; by default with the learning rate of :data:`LEARNING_RATES`, and weight decay and
-    clip of the class.
-
-    Momentum is that of momentum and nesterov, without effect on other rules; dampening is only that of momentum.
-    """
+    clip of the class. Momentum has an effect on momentum and nesterov, dampening on momentum only."""
     options: dict[str, Any] = {
         "learning_rate": LEARNING_RATES[name] if learning_rate is None else learning_rate, "clip": clip}
     if weight_decay is not None:

@@ -267,8 +267,7 @@ class Codebooks:
         self.words = self._ring.memory.write_codebook(self.centroids)
 
     def refresh(self, number: int, reference: Reference) -> int:
-        """Make a codebook of the master weights before a step if one is due; the words that nodes were given since
-        the step before."""
+        """Make a codebook of the master weights before a step if one is due; the words for nodes since then."""
         if self.centroids is None:
             return 0
         if number > 1:

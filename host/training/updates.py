@@ -135,8 +135,7 @@ class UpdateExecutor(Executor[Step]):
         return [dataclasses.replace(step, repeats=repeats) for step, _, _ in done]
 
     def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
-        """Do the steps of a block: the figures of each, its loss summed over the batch, and the number of losses in
-        that sum."""
+        """Do the steps of a block; of each its figures, the sum of losses over the batch, and their number."""
         return [self._step(number, batch) for number, batch in enumerate(batches, first)]
 
     def record(self, step: Step) -> None:

@@ -23,10 +23,8 @@ __all__ = ["TEXT_LEARNING_RATES", "CharacterModel", "Classifier", "Masks", "Work
 #: At the first step of training the character model, unless another one is asked for.
 TEXT_LEARNING_RATES = {**LEARNING_RATES, OptimizerName.ADAM: 0.03, OptimizerName.ADAMW: 0.03}
 
-#: Beginning of the text that a model writes, the characters that it adds, and their boldness.
-_PROMPT = "the "
-_WRITTEN = 76
-_TEMPERATURE = 0.6
+#: Beginning of the text that a model writes, the number of characters that it adds, and their temperature.
+_PROMPT, _WRITTEN, _TEMPERATURE = "the ", 76, 0.6
 
 Examples = npt.NDArray[np.intp]
 
@@ -128,8 +126,7 @@ class Classifier(Workload):
         return self._model.scores(self._data.test_x)
 
     def compact(self, parameters: Array) -> Array:
-        compact: Array = parameters[self._model.places]
-        return compact
+        return np.asarray(parameters[self._model.places])
 
 
 class CharacterModel(Workload):
@@ -207,14 +204,11 @@ class CharacterModel(Workload):
 def mask_jobs(request: Request) -> list[MaskJob]:
     """The jobs of a pass's request, one per sequence."""
     rows, columns = request.values.shape[2:]
-
-    def mask(length: int) -> Mask:
-        if request.use is Use.SCORES:
-            return Mask(triangle=True, padding=True, length_rows=rows, length_columns=length)
-        return Mask(padding=True, length_rows=length, length_columns=columns)
-
-    return [MaskJob(matrices=matrices, mask=mask(int(length)))
-            for matrices, length in zip(request.values, request.lengths, strict=True)]
+    scores, lengths = request.use is Use.SCORES, map(int, request.lengths)
+    return [MaskJob(matrices=matrices, mask=Mask(
+        triangle=scores, padding=True, length_rows=rows if scores else length,
+        length_columns=length if scores else columns))
+        for matrices, length in zip(request.values, lengths, strict=True)]
 
 
 def _answer(masks: Masks) -> Callable[[list[Request | None]], list[Array | None]]:
