@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import inspect
 import itertools
+import operator
 import re
 import sys
 import textwrap
@@ -324,8 +325,8 @@ def architecture_page() -> str:
     return _PLACE.sub(lambda match: f"`{match[1]}:{_line_of(match[1], match[2])}` `{match[2]}`", text)
 
 
-#: The generated table of docs/predict.md, between its heading and the next one.
-_CONSTANTS = re.compile(r"(?<=\n\| Model \| Cycles \| Of \| Source \|\n\|---\|---:\|---\|---\|\n)(\|.*\n)*")
+#: The generated lists of docs/predict.md, between the sentence before them and the next heading.
+_CONSTANTS = re.compile(r"(?<=constants of all models of time, in cycles:\n\n).*?(?=## )", re.DOTALL)
 
 
 def predict_page() -> str:
@@ -334,8 +335,14 @@ def predict_page() -> str:
         if "from sim.golden.constants import constant\n" in path.read_text(encoding="utf-8"):
             importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
     rows = sorted(set(TABLE), key=lambda row: (row.model, row.meaning))
-    return _CONSTANTS.sub("".join(f"| {row.model} | {row.cycles} | {row.meaning} | {row.source} |\n" for row in rows),
-                          (ROOT / "docs/predict.md").read_text(encoding="utf-8"))
+    lines = []
+    for model, constants in itertools.groupby(rows, operator.attrgetter("model")):
+        lines += [f"**{model.capitalize()}**", ""]
+        for row in constants:
+            lines += _paragraph(f"{row.cycles}: {row.meaning} ({row.source})", item=True)
+        lines.append("")
+    return _CONSTANTS.sub("".join(f"{line}\n" for line in lines),
+                          (ROOT / "docs/predict.md").read_text(encoding="utf-8"), count=1)
 
 
 _DOCUMENTS = {"docs/architecture.md": architecture_page, "docs/node.md": node_page,

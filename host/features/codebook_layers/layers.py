@@ -21,19 +21,21 @@ LANES = 4
 class CentroidLinear(Layer):
     """``bias + x @ weight.T`` with weights from a table, which is trained; the assignment of weights stays.
 
-    The codebook has the first centroids, and indices in shape (outputs, inputs). Products with centroids are in
-    binary32: ``operands`` is the format of the factors of the gradient of the biases.
+    The codebook has the first centroids, and indices in shape (outputs, inputs). Outputs are partitioned
+    among lanes. Products with centroids are in binary32: ``operands`` is the format of the factors of the gradient of
+    the biases.
     """
 
-    def __init__(self, codebook: Codebook, bias: Array, *, operands: str = FP32):
+    def __init__(self, codebook: Codebook, bias: Array, *, lanes: int = LANES, operands: str = FP32):
         if codebook.indices.ndim != 2 or bias.shape != codebook.indices.shape[:1]:
             raise ValueError(f"Biases must be as many as rows of indices, not of shape {bias.shape!r} for indices of "
                              f"{codebook.indices.shape!r}")
         self.codebook = codebook
         self._bias = bias.copy()
+        self._lanes = lanes
         self._operands = operands
         # As in a node: the last group of outputs is filled up.
-        self._full = unpack_indices(pack_indices(codebook.indices, LANES), codebook.indices.shape[1], LANES,
+        self._full = unpack_indices(pack_indices(codebook.indices, lanes), codebook.indices.shape[1], lanes,
                                     len(codebook.centroids))
 
     @property
@@ -49,14 +51,16 @@ class CentroidLinear(Layer):
 
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
         indices, table = self.codebook.indices, parameters["centroids"]
-        gradients["centroids"][...] = layer_gradient(self._full, cache, upstream, len(table), lanes=LANES)
+        gradients["centroids"][...] = layer_gradient(self._full, cache, upstream, len(table), lanes=self._lanes)
         gradients["bias"][...] = bias_gradient(upstream, self._operands)
         return centroid_product.product(indices.T, table, upstream, np.zeros((), upstream.dtype))
 
 
-def shared(model: Model, centroids: int, *, align: int = 1) -> Model:
+def shared(model: Model, centroids: int, *, lanes: int = LANES, align: int = 1) -> Model:
     """Make a perceptron with a table of centroids in each layer, by clustering the weights of a perceptron of linear
-    layers with a ReLU between each two; ``align`` as for :class:`Model`."""
-    return Model([CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"], operands=layer.operands)
+    layers with a ReLU between each two; ``lanes`` as for :class:`CentroidLinear`, ``align`` as for
+    :class:`Model`."""
+    return Model([CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"], lanes=lanes,
+                                 operands=layer.operands)
                   if isinstance(layer, Linear) else ReLU()
                   for layer, views in zip(model.layers, model.views(model.parameters), strict=True)], align=align)

@@ -13,8 +13,7 @@ from sim.golden.features.slots.slot_cycles import DENSE, MX9, slot_cycles
 
 __all__ = ["CASES", "Case", "interleaved_lab", "measure", "modelled", "table"]
 
-_NODES = {"dense": NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False)}
-_NODES["mx9"] = _NODES["dense"].replace(weights=Weights(codec="mx9"), gradients="mx9")
+_DENSE = NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,9 @@ CASES = tuple(Case(nodes=nodes, length=length, density=density, codec=codec)
 def measure() -> Iterator[tuple[Case, int, int]]:
     """Measure cycles with credits, in the order without the option and in the interleaved one."""
     def cycles(case: Case, *, interleaved: bool) -> int:
-        config = _NODES[case.codec].replace(role=Peer(interleaved=interleaved))
+        config = _DENSE.replace(role=Peer(interleaved=interleaved))
+        if case.codec != "dense":
+            config = config.replace(weights=Weights(codec=case.codec), gradients=case.codec)
         with open_session(config, nodes=case.nodes, host_port=False, latency=LATENCY) as session:
             return measured_update(session.ring, case.length, case.density)
 

@@ -47,13 +47,15 @@ class Faults:
         self.ring = ring
         self.simulation = simulation
         self.generator = generator
-        self.update = ring.collectives.fused_update
+        # Nodes with programs update by one.
+        part, name = ((ring.collectives, "fused_update") if ring.config.programs is None else (ring.programs, "run"))
+        self.update = getattr(part, name)
         self.plan = {2: self.flip, 4: self.lose_word, 6: self.lose_credit, 13: self.cut_for_a_while,
                      16: self.flip_last}
         self.calls = 0
         self.done = []
         self.struck = False  # by the last update
-        ring.collectives.fused_update = self
+        setattr(part, name, self)
 
     def __call__(self, *arguments, **options):
         self.calls += 1

@@ -145,7 +145,7 @@ def few(monkeypatch):
     every = candidates(2)
     chosen = [one for one in every if one.network == "skewed" or (one.config.rounding.value == "nearest" and
                                                                   one.label == "iaq-min")]
-    monkeypatch.setattr(command, "candidates", lambda layers, **options: chosen)
+    monkeypatch.setattr(command, "candidates", lambda layers, base: chosen)
     return chosen
 
 
