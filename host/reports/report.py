@@ -204,7 +204,8 @@ def _elapsed(simulation: Simulation) -> dict[str, Any]:
 
 def _ring(simulation: Simulation) -> dict[str, Any]:
     """Links of the nodes, and what was done to them."""
-    links, course = simulation.configuration.get("link", {"kind": "credits"})["kind"], simulation.course
+    # A section that can be of one type alone says no kind.
+    links, course = simulation.configuration.get("link", {}).get("kind", "credits"), simulation.course
     return {"links": links, "wires_per_link": [len(wires(replay=links != "credits")) - 1, 1],
             "faults": None if simulation.faults is None else dataclasses.asdict(simulation.faults),
             "partitioning": simulation.partitioning,

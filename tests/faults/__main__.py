@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sim.verilated import toolchain
-from sim.verilated.replay import Fault
+from sim.verilated.features.replay.faulty_link import Fault
 from tests import campaign
 from tests.faults.parts import is_wrong, link, parts_of, play_part
 

@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from sim.verilated.replay import Fault, FaultyLink
+from sim.verilated.features.replay.faulty_link import Fault, FaultyLink
 
 #: Latencies of the wires.
 LATENCIES = range(1, 65)

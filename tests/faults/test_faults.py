@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.verilated.replay import Fault, FaultyLink
+from sim.verilated.features.replay.faulty_link import Fault, FaultyLink
 from tests.faults.parts import is_wrong
 
 

@@ -86,7 +86,7 @@ class FaultyLink:
 
     def __init__(self) -> None:
         design = convert(Ends(), name="replay_ends")
-        path = toolchain.shared_library(design.name, with_loops(design.text), harness=[_HERE / "replay.cpp"],
+        path = toolchain.shared_library(design.name, with_loops(design.text), harness=[_HERE / "faulty_link.cpp"],
                                         headers={}, level="-O2")
         self.digest = path.parent.name
         self._library = ctypes.CDLL(str(path))

@@ -1,0 +1,1 @@
+"""Files of features around Verilated modules."""
