@@ -3,6 +3,7 @@
 import ast
 import functools
 import os
+import re
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,10 +66,22 @@ def imports() -> dict[str, frozenset[str]]:
             if path.endswith(".py")}
 
 
+@functools.cache
+def pages() -> dict[str, str]:
+    """Pages that describe a feature, and its name: the first source in their first paragraph is the feature's."""
+    heads = {path: (ROOT / path).read_text(encoding="utf-8").split("\n\n")[1] for path in files()
+             if path.startswith("docs/") and path.endswith(".md")}
+    sources = {path: re.search(r"`(?:hdl|sim|host)/[\w/]+", head) for path, head in heads.items()}
+    return {path: source[0].split("/features/")[1].split("/")[0] for path, source in sources.items()
+            if source and "/features/" in source[0]}
+
+
 def removed(names: Iterable[str]) -> set[str]:
-    """Files that are not in a copy without some features: theirs, and tests and labs that import them."""
+    """Files that are not in a copy without some features: theirs, their pages, and what imports them."""
+    names = tuple(names)
     folders = tuple(f"{tree}/{name}/" for tree in TREES for name in names)
     gone = {path for path in files() if path.startswith(folders)}
+    gone |= {path for path, feature in pages().items() if feature in names}
     modules = {_module(path) for path in gone if path.endswith(".py")}
     others = {path: found for path, found in imports().items() if path.startswith(_PROGRAMS) and path not in gone}
     while more := {path for path, found in others.items() if found & modules}:

@@ -7,7 +7,7 @@ import pytest
 
 from hdl.registry import FEATURES, feature
 from tests.deletion.__main__ import delete
-from tests.deletion.copies import ROOT, TREES, dependants, files, imports, registry_without, removed
+from tests.deletion.copies import ROOT, TREES, dependants, files, imports, pages, registry_without, removed
 from tests.host.rings import CONFIGS, MIXED
 
 
@@ -63,6 +63,13 @@ def test_removed():
     assert "host/labs/estimate/machine.py" in gone
     assert "tests/host/rings.py" not in gone
     assert "tests/host/conftest.py" not in gone
+
+
+def test_pages():
+    """Pages go with the feature that they describe."""
+    assert {path for path, name in pages().items() if name == "quorum"} == {"docs/late.md", "docs/ring/rounds.md"}
+    assert "docs/ring/rounds.md" in removed(("quorum",))
+    assert "docs/control/engine.md" not in pages()
 
 
 def test_all_rings():
