@@ -27,6 +27,10 @@ from hdl.features.slots.feature import JobSlots, Slots
 from hdl.features.streaming.feature import Server, ServerConfig, ServerMemories, Worker
 from hdl.features.tenants.feature import Tenants
 from hdl.features.throttles.feature import Throttles
+from tests.present import needs
+
+# Formats of the values below; other features are imported.
+needs("bf16", "block_operands", "mx", "nvfp4", "quorum", "table")
 
 #: Features, which are sections by the names of their types.
 FEATURES = {kind.__name__: kind for kind in (Quantization, SettableVersion, Tenants, Throttles)}

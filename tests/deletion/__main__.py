@@ -14,7 +14,7 @@ import typer
 
 from hdl.choices import choice_error
 from hdl.registry import FEATURES
-from tests.deletion.copies import ROOT, dependants, make
+from tests.deletion.copies import ROOT, compile_all, dependants, make
 
 #: Programs that a copy must pass, one after the other.
 _CHECKS = (("ruff", ["-m", "ruff", "check", "--quiet", "."]),
@@ -75,6 +75,7 @@ def main(names: Annotated[list[str] | None, typer.Argument(
         if name not in FEATURES:
             raise typer.BadParameter(choice_error("Feature", FEATURES, name))
     (ROOT / "build").mkdir(exist_ok=True)
+    compile_all()
     wrong = 0
     for name in names or FEATURES:
         try:

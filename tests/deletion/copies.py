@@ -1,6 +1,7 @@
 """Copies of the tree without a feature, those that need it, and the tests and labs that do."""
 
 import ast
+import compileall
 import functools
 import os
 import re
@@ -101,6 +102,12 @@ def registry_without(text: str, names: Iterable[str]) -> str:
         if isinstance(key, ast.Constant) and key.value in names:
             del lines[key.lineno - 1:value.end_lineno]
     return "\n".join(lines)
+
+
+def compile_all() -> None:
+    """Compile all modules to byte code, once for all copies."""
+    for tree in sorted({path.split("/")[0] for path in files() if path.endswith(".py") and "/" in path}):
+        compileall.compile_dir(ROOT / tree, quiet=2)
 
 
 def make(folder: Path, names: Iterable[str]) -> set[str]:

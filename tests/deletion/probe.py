@@ -74,8 +74,8 @@ def collection():
     """Collect the tests of the core; their number."""
     collected = Collected()
     ignored = [f"--ignore={tree}" for tree in ("tests/features", "tests/host/features")]
-    code = pytest.main(["--collect-only", "-qq", "-n0", "-p", "no:cacheprovider", "--no-header", *ignored, "tests"],
-                       plugins=[collected])
+    options = ["--collect-only", "-qq", "-n0", "-p", "no:cacheprovider", "--assert=plain", "--no-header"]
+    code = pytest.main([*options, *ignored, "tests"], plugins=[collected])
     assert code == 0, code
     return collected.count
 

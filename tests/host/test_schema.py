@@ -1,6 +1,7 @@
 """Schemas: every report has a version and columns for all its fields, one writer, and readers that refuse others."""
 
 import ast
+import functools
 import importlib
 import json
 import re
@@ -12,15 +13,20 @@ from host.columns import Column, columns_of
 from host.schema import RUN, Schema, read_report, repeat_command
 
 ROOT = Path(__file__).parents[2]
-SOURCES = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "host").rglob("*.py"))}
+TEXTS = {path: path.read_text() for path in sorted((ROOT / "host").rglob("*.py"))}
 SCHEMA = Schema("gradring.test", 2, columns_of("a", Column("rows", columns=columns_of("b"))))
 
 
-MODULES = [path for path, tree in SOURCES.items() if any(
-    isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Schema") for node in ast.walk(tree))]
+MODULES = [path for path, text in TEXTS.items() if re.search(r"\bSchema\(", text)]
 SCHEMAS = [importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)).SCHEMA for path in MODULES]
 #: A line of docs/report_fields.md: names that have one meaning.
 NAMES = re.compile(r"^(  )?- (`\w+`(?:, `\w+`)*):", re.MULTILINE)
+
+
+@functools.cache
+def sources():
+    """Syntax trees of the host's files."""
+    return {path: ast.parse(text) for path, text in TEXTS.items()}
 
 
 def documented(name):
@@ -95,16 +101,16 @@ def calls(tree, *names):
 def test_one_writer():
     """One module writes reports. Other JSON is a sealed file of results, or a file that is no report."""
     names = ("write_json", "dump", "write_text", "write_bytes", "open")
-    writers = {str(path.relative_to(ROOT)) for path, tree in SOURCES.items() for call in calls(tree, *names)
+    writers = {str(path.relative_to(ROOT)) for path, tree in sources().items() for call in calls(tree, *names)
                if any((isinstance(part, ast.Constant) and str(part.value).endswith("report.json"))
                       or getattr(part, "id", None) == "REPORT" for part in ast.walk(call))}
     assert writers == set()
-    others = {str(path.relative_to(ROOT)) for path, tree in SOURCES.items() for call in calls(tree, "write_json")
+    others = {str(path.relative_to(ROOT)) for path, tree in sources().items() for call in calls(tree, "write_json")
               if not calls(call, "sealed")}
     traces, ledger, edits, times = ("host/features/programs/timeline.py", "host/migration/migrate.py",
                                     "host/labs/relay/lab.py", "host/stage_times.py")
     assert others == {"host/schema.py", traces, ledger, edits, times}
-    headers = [str(path.relative_to(ROOT)) for path, tree in SOURCES.items() for node in ast.walk(tree)
+    headers = [str(path.relative_to(ROOT)) for path, tree in sources().items() for node in ast.walk(tree)
                if isinstance(node, ast.Dict) and {"schema", "program"} <= {
                    getattr(key, "value", None) for key in node.keys}]
     assert headers == ["host/schema.py"]
@@ -112,8 +118,8 @@ def test_one_writer():
 
 def test_no_markdown():
     """No program prints a raw Markdown table: rules of such are in the generators of documents only."""
-    documented = {ast.get_docstring(tree, clean=False) for tree in SOURCES.values()}
-    printed = {str(path.relative_to(ROOT)) for path, tree in SOURCES.items() for node in ast.walk(tree)
+    documented = {ast.get_docstring(tree, clean=False) for tree in sources().values()}
+    printed = {str(path.relative_to(ROOT)) for path, tree in sources().items() for node in ast.walk(tree)
                if isinstance(node, ast.Constant) and isinstance(node.value, str) and "|---" in node.value
                and node.value not in documented}
     assert printed == {"host/documents.py"}

@@ -43,12 +43,10 @@ FILE = Path(__file__).with_name("points.csv")
 #: Bytes of the file.
 _LARGEST = 1 << 24
 
-#: Forms of gradients and weights that are measured.
-FORMATS = {
-    "dense": Format(),
-    "10%": Format(density=0.1),
-    "10%-apart": Format(density=0.1, zeros=Zeros.APART),
-    "mx9": Format(gradients="mx9", weights="mx9"),
+#: Forms of gradients and weights that are measured: fields of a :class:`Format`.
+FORMATS: dict[str, dict[str, Any]] = {
+    "dense": {}, "10%": {"density": 0.1}, "10%-apart": {"density": 0.1, "zeros": Zeros.APART},
+    "mx9": {"gradients": "mx9", "weights": "mx9"},
 }
 #: A node of large rings, as small as there is one with the floating-point optimizer: one lane, and no state.
 SMALL = NodeConfig(lanes=1, topology=SingleRing(max_nodes=MOST_NODES), masking=False, sparsify=False,
@@ -125,7 +123,7 @@ def _large() -> list[Point]:
 
 def gradients(point: Point) -> npt.NDArray[np.float32]:
     """Random gradients, with zeros in the places of the format."""
-    form = FORMATS[point.form]
+    form = Format(**FORMATS[point.form])
     generator = np.random.default_rng(zlib.crc32(repr(point.row()[:-2]).encode()))
     shape = point.nodes, point.length
     values = generator.standard_normal(shape).astype(np.float32)
@@ -148,7 +146,8 @@ def measure(points: Sequence[Point]) -> Iterator[Point]:
         return point.form, point.nodes, point.latency
 
     for (form, nodes, latency), group in itertools.groupby(sorted(points, key=ring_of), key=ring_of):
-        with open_session(config_of(FORMATS[form], nodes), nodes=nodes, latency=latency, arithmetic=Arithmetic.NATIVE,
+        config = config_of(Format(**FORMATS[form]), nodes)
+        with open_session(config, nodes=nodes, latency=latency, arithmetic=Arithmetic.NATIVE,
                           host_port=False) as session:
             for point in group:
                 yield _one(session.ring, point)
@@ -226,7 +225,7 @@ def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]
     """
     found = []
     for point in points:
-        form = FORMATS[point.form]
+        form = Format(**FORMATS[point.form])
         timing = timing_of(config_of(form, point.nodes))
         if counted and form.density < 1:
             costs = CountedCosts(form, gradients(point), segment=timing.segment,

@@ -24,7 +24,7 @@ from sim.streams import cycles, start
 from sim.verilated.vectors import Unit
 from tests.present import needs
 
-needs("quorum")
+needs("quorum", "compute")
 
 CONFIG = NodeConfig(lanes=8, segment=64, memories=Memories(gradient=320, weight=64, state=32, planes=2))
 #: Configuration by number of queues, and registers of the other one, which has a compute engine, replay, rounds,

@@ -13,7 +13,9 @@ from sim.payload import to_int
 
 PATIENCE = 20_000
 EPOCH = 5
-RAW, ZERO_VALUE, TABLE = (CODECS[name].code for name in ("raw", "zero_value", "table32"))
+RAW, ZERO_VALUE = CODECS["raw"].code, CODECS["zero_value"].code
+#: Code of the format with a table, where its feature is.
+TABLE = CODECS["table32"].code if "table32" in CODECS else None
 
 
 def random_header(generator, *, codecs=(RAW, ZERO_VALUE), **fields):

@@ -17,6 +17,9 @@ from tests.hdl.ring.packets import (
     corrupted,
     resealed,
 )
+from tests.present import needs
+
+needs("mx", "table")
 
 #: name: (words, expected, code, detail)
 REFUSED = {

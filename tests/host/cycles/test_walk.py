@@ -18,6 +18,9 @@ from sim.golden import optimizer
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from tests.host.rings import CONFIGS, open_nodes
+from tests.present import needs
+
+needs("bf16", "int16", "mx", "table")
 
 POINTS = points.load()
 

@@ -10,6 +10,7 @@ from host.jobs import simulate as module
 from host.jobs.checks import check_job, groups_of
 from host.jobs.simulate import LARGEST, node_for, simulate
 from host.training.optimizers import SGD, Adam
+from tests.present import needs
 
 CASES = {
     "length": ({"length": 0}, "Length must be an integer from 1 to 268435456, or a sequence of them, not 0"),
@@ -53,11 +54,16 @@ def test_groups():
     (10_000, {"optimizer": SGD(0.1, momentum=0.9), "density": 0.1}, {"memories": Memories(weight=32_768, planes=1)}),
     (101_770, {"optimizer": Adam()}, {"memories": Memories(gradient=LARGEST, weight=LARGEST, state=32_768)}),
     (10 ** 7, {}, {"memories": Memories(gradient=LARGEST, weight=LARGEST)}),
-    (100, {"gradients": "mx9", "weights": "bf16"}, {"gradients": "mx9", "weights": Weights(codec="bf16")}),
 ])
 def test_nodes(length, options, expected):
     expected = {"gradients": "zero_value" if "density" in options else "raw", **expected}
     assert node_for(length, nodes=4, **options) == NodeConfig(**expected)
+
+
+def test_nodes_with_codecs():
+    needs("bf16", "mx")
+    assert node_for(100, nodes=4, gradients="mx9", weights="bf16") == NodeConfig(
+        gradients="mx9", weights=Weights(codec="bf16"))
 
 
 @pytest.mark.parametrize(("nodes", "most"), [(1, 16), (16, 16), (17, 255), (255, 255)])

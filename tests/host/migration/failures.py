@@ -31,7 +31,7 @@ from pathlib import Path
 from host.migration.migrate import Ledger, MigrationError, Step, migrate, settle
 from host.migration.parties import RemoteLedger, RemoteSite, serve
 from host.migration.site import Site
-from tests.host.migration.sites import DATA, KEYS, MOMENTUM, fabric_of, ledger_of, result, with_optimizer
+from tests.host.migration.sites import KEYS, MOMENTUM, fabric_of, few, ledger_of, result, with_optimizer
 from tests.host.rings import CONFIGS, library
 
 KEY = b"parties of one machine"
@@ -87,7 +87,7 @@ def site(name, folder):
 
     (folder / name).mkdir(parents=True, exist_ok=True)
     return Job(name, folder / name, fabric=fabric_of("wide", nodes=2, latency={"source": 16, "target": 29}[name]),
-               workload=lambda: Classifier(DATA, CONFIG.hidden), config=CONFIG, keys=KEYS)
+               workload=lambda: Classifier(few(), CONFIG.hidden), config=CONFIG, keys=KEYS)
 
 
 def address(folder, name):

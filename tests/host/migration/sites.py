@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -17,12 +18,12 @@ KEYS = Keys(b"m" * 32, b"o" * 32)
 MOMENTUM, ADAM = create(OptimizerName.MOMENTUM), create(OptimizerName.ADAM)
 
 
+@functools.cache
 def few(examples=48):
     data = digits()
     return Dataset(data.train_x[:examples], data.train_y[:examples], data.test_x[:20], data.test_y[:20], data.classes)
 
 
-DATA = few()
 #: 12 steps to an epoch, 24 in all.
 CONFIG = TrainingConfig(epochs=2, batch=4, hidden=(), interval=100)
 
@@ -36,9 +37,9 @@ def fabric_of(name, *, nodes, **options):
     return opens
 
 
-def site_of(name, folder, fabric, *, config=CONFIG, keys=KEYS, data=DATA, **options):
+def site_of(name, folder, fabric, *, config=CONFIG, keys=KEYS, data=None, **options):
     folder.mkdir(parents=True, exist_ok=True)
-    return Site(name, folder / name, fabric=fabric, workload=lambda: Classifier(data, config.hidden),
+    return Site(name, folder / name, fabric=fabric, workload=lambda: Classifier(data or few(), config.hidden),
                 config=config, keys=keys, **options)
 
 

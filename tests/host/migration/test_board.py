@@ -14,7 +14,7 @@ from host.migration.site import Fabric
 from host.transports.session import TransportName
 from sim.verilated.board import RATES, SimulatedBoard
 from tests.host.board import CONFIG, devices_of, library, open_link
-from tests.host.migration.sites import DATA, MOMENTUM, advance, fabric_of, ledger_of, result, site_of, with_optimizer
+from tests.host.migration.sites import MOMENTUM, advance, fabric_of, few, ledger_of, result, site_of, with_optimizer
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ def test_same_bits(tmp_path):
     """From nodes with four lanes, whose optimizer takes four elements at a time, to nodes of a board with one, where
     a step is done, and back to the others."""
     config = with_optimizer(MOMENTUM, max_steps=3)
-    small = dataclasses.replace(DATA, train_x=DATA.train_x[:, 24:40], test_x=DATA.test_x[:, 24:40])  # a short line
+    small = dataclasses.replace(few(), train_x=few().train_x[:, 24:40], test_x=few().test_x[:, 24:40])  # a short line
     ring, here = (site_of(name, tmp_path, fabric, config=config, data=small)
                   for name, fabric in (("ring", fabric_of("server", nodes=2)), ("board", board)))
     try:

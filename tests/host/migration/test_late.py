@@ -9,7 +9,7 @@ from host.features.quorum.config import Late, LateConfig
 from host.features.quorum.feeding import RoundProgram
 from host.features.quorum.updates import make_quorum_trainer
 from sim.golden.ring import largest_block
-from tests.host.migration.sites import DATA
+from tests.host.migration.sites import few
 from tests.host.rings import CONFIGS, open_nodes
 
 KEY = b"k" * 32
@@ -23,7 +23,7 @@ def train(nodes):
     pending = []
     for threads in nodes:
         with open_nodes(3, config=CONFIGS["wide"], threads=threads, timeout=60_000) as (ring, _):
-            run = make_quorum_trainer(ring, DATA, CONFIG, block=3)
+            run = make_quorum_trainer(ring, few(), CONFIG, block=3)
             if data is None:
                 run.begin()
             else:

@@ -7,10 +7,10 @@ from host.checkpoints.rejections import TooSmallError
 from host.migration.migrate import Entry, LedgerError, migrate
 from tests.host.migration.sites import (
     ADAM,
-    DATA,
     MOMENTUM,
     advance,
     fabric_of,
+    few,
     ledger_of,
     result,
     site_of,
@@ -90,4 +90,4 @@ def test_refused(tmp_path):
     refuses("Source must run the job and own it, not here, while the ledger names there", migrate, here, there,
             ledger_of(tmp_path, "there"), error=LedgerError)
     with pytest.raises(ValueError, match=r"^Job to be migrated must have no schedule, and a host that computes$"):
-        site_of("here", tmp_path, None, config=with_optimizer(MOMENTUM, overlap="delayed:1"), data=DATA)
+        site_of("here", tmp_path, None, config=with_optimizer(MOMENTUM, overlap="delayed:1"), data=few())
