@@ -16,7 +16,10 @@ from host.training.optimizers import SGD
 from sim.golden import masking as golden_masking
 from sim.golden import ring as golden
 from tests.host import rings
+from tests.present import needs
 from tests.refusals import refuses
+
+needs("mx")
 
 CONFIG = NodeConfig(
     memories=Memories(gradient=256, weight=320, state=64), weights=Weights(codec="mx9"), gradients="mx9")

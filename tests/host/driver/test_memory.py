@@ -6,7 +6,10 @@ from hdl.config import Memories, NodeConfig, SingleRing, Weights
 from host.driver.device import Device
 from host.driver.memory import Allocation, errors_base
 from host.driver.ring import Ring
+from tests.present import needs
 from tests.refusals import refuses
+
+needs("mx")
 
 
 @pytest.mark.parametrize(("length", "base"), [(0, 0), (1, 32), (32, 32), (33, 64), (5000, 5024)])

@@ -14,6 +14,9 @@ from host.cycles.timing import timing_of
 from host.cycles.walk import walk
 from host.labs.predict.model import Step, format_of, model_of, predict, sizes
 from sim.golden.features.programs.program import GAP
+from tests.present import needs
+
+needs("mx")
 
 
 @pytest.mark.parametrize(("text", "parameters", "widths"), [
