@@ -8,6 +8,9 @@ from hdl.features.settable_version.feature import SettableVersion
 from host.checkpoints.device_frame import missing
 from host.checkpoints.rejections import TooSmallError
 from host.driver.device import Device
+from tests.present import needs
+
+needs("int16")
 
 
 def counted(counts, *, config=None):
