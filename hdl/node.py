@@ -38,7 +38,7 @@ class Node(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        Configuration of a full node; a reduced one is a :class:`~hdl.features.int16.node.Int16Node`.
+        Configuration of a floating-point node; a node of integers is :class:`~hdl.features.int16.node.Int16Node`.
     engines : sequence of EngineDescription, optional
         One or more engines, in order of priority at the memories. By default, :func:`hdl.engines.engines`.
 

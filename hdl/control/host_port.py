@@ -30,8 +30,8 @@ class HostPort(wiring.Component):
 
     A memory burst is requested :attr:`latency` cycles after the first word of its packet. Memories are read and
     written at one word per cycle. ``i.ready``, ``o.valid`` and ``o.payload`` are registers, and no combinational path
-    leads from one port to another. In a reduced node this is not so: there are no registers around, and requests are
-    taken, and responses offered, as they come.
+    leads from one port to another. An int16 node has no such registers: requests and responses pass through
+    combinationally.
 
     Parameters
     ----------

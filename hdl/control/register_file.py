@@ -100,8 +100,8 @@ class RegisterFile(wiring.Component):
 
     Parameters
     ----------
-    config : NodeConfig
-        Configuration of the node, which gives the constants and may be reduced.
+    config : Configuration
+        Configuration of the node, which gives the constants.
 
     Members
     -------
