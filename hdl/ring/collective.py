@@ -30,30 +30,32 @@ __all__ = ["CollectiveEngine", "counts_layout"]
 
 def counts_layout(config):
     """Increments of the counters in a cycle, by the names of the registers, of a node of this configuration."""
-    return data.StructLayout(
-        {
-            "words_sent": 1,
-            "words_received": 2,
-            "packets_sent": 1,
-            "packets_received": 2,
-            "compressed_words": 1,
-            "elements_encoded": 5,
-            "compressed_adds": 1,
-            "positions_added": 1,
-            "encodes": 2,
-            "decodes": 1,
-            "optimizer_bursts": 1,
-            "scatter_reduce_cycles": 1,
-            "command_cycles": 1,
-            "stall_no_credit": 1,
-            "stall_ingress_empty": 1,
-            "stall_encoder": 1,
-            "stall_optimizer": 1,
-            "stall_memory": 1,
-            "packets_refused": 1,
-            **{name: width for extension in extensions(config) for name, width in extension.counts().items()},
-        }
-    )
+    counts = {
+        "words_sent": 1,
+        "words_received": 2,
+        "packets_sent": 1,
+        "packets_received": 2,
+        "compressed_words": 1,
+        "elements_encoded": 5,
+        "compressed_adds": 1,
+        "positions_added": 1,
+        "encodes": 2,
+        "decodes": 1,
+        "optimizer_bursts": 1,
+        "scatter_reduce_cycles": 1,
+        "command_cycles": 1,
+        "stall_no_credit": 1,
+        "stall_ingress_empty": 1,
+        "stall_encoder": 1,
+        "stall_optimizer": 1,
+        "stall_memory": 1,
+        "packets_refused": 1,
+    }
+    for extension in extensions(config):
+        if taken := counts.keys() & extension.counts().keys():
+            raise ValueError(f"Counter must have one source in the collective engine, not two: {', '.join(taken)}")
+        counts.update(extension.counts())
+    return data.StructLayout(counts)
 
 
 class CollectiveEngine(wiring.Component):

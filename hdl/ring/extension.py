@@ -9,7 +9,8 @@ in which the ring is idle::
             return {"ring_idle": 1}
 
         def connect(self, m, units):
-            m.d.comb += units.engine.count.ring_idle.eq(~units.link.sent.word & ~units.link.received.word)
+            moves = units.link.sent.word | units.link.received.word.any()
+            m.d.comb += units.engine.count.ring_idle.eq(units.control.busy & ~moves)
 """
 
 import dataclasses

@@ -58,7 +58,7 @@ def copy(tmp_path):
 def test_counter(copy):
     """A counter of all nodes."""
     engine = copy / "hdl/ring/collective.py"
-    insert(engine, '            "packets_refused": 1,\n', '"ring_idle": 1,\n')
+    insert(engine, '        "packets_refused": 1,\n', '"ring_idle": 1,\n')
     insert(engine, "            self.count.packets_refused.eq(", blocks()[1])
     assert elaborated(copy, {}) == [True, []]
 
@@ -72,5 +72,11 @@ def test_feature(copy):
     (folder / "__init__.py").touch()
     (folder / "feature.py").write_text(description)
     (folder / "collective.py").write_text(extension)
-    assert elaborated(copy, {"features": [{"kind": "idle_count"}]}) == [True, ["idle_count"]]
+    options = {"features": [{"kind": "idle_count"}]}
+    assert elaborated(copy, options) == [True, ["idle_count"]]
     assert elaborated(copy, {}) == [False, []]
+    # A counter of the engine and of the extension has two sources.
+    insert(copy / "hdl/ring/collective.py", '        "packets_refused": 1,\n', '"ring_idle": 1,\n')
+    with pytest.raises(AssertionError, match="ValueError: Counter must have one source in the collective engine, not "
+                                             "two: ring_idle"):
+        elaborated(copy, options)

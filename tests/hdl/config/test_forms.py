@@ -19,7 +19,11 @@ from hdl.features.slots.feature import JobSlots, Slots
 from hdl.features.streaming.feature import ServerConfig, ServerMemories, Worker
 from hdl.features.tenants.feature import Tenants
 from hdl.features.throttles.feature import Throttles
+from hdl.registry import section, section_names
 from tests.refusals import refuses
+
+#: Kinds of sections of ``features``, with commas between them.
+KINDS = ", ".join(name_of(section(name)) for name in section_names("features"))
 
 NODES = [
     *(board.node for board in BOARDS.values()), NodeConfig(), ServerConfig(), Int16Config(masking=False),
@@ -70,8 +74,8 @@ def test_dictionary():
     ({"link": {"kind": "slot"}}, "Kind of NodeConfig.link must be one of credits, replay, slots, job_slots, not "
                                  "'slot': did you mean slots?"),
     ({"features": "tenants"}, "NodeConfig.features must be a list, not 'tenants'"),
-    ({"features": [{"kind": "tenant"}]}, "Kind of NodeConfig.features must be one of quantization, settable_version, "
-                                         "tenants, throttles, not 'tenant': did you mean tenants?"),
+    ({"features": [{"kind": "tenant"}]}, f"Kind of NodeConfig.features must be one of {KINDS}, not 'tenant': did you "
+                                         "mean tenants?"),
     ({"lanes": 3}, "NodeConfig.lanes must be 1, 2, 4 or 8, not 3"),
     ({"kind": "int16", "lanes": 1}, "Field of Int16Config must be one of memories, masking, sparsify, not 'lanes'"),
 ])
@@ -112,8 +116,7 @@ def test_options_change_what_is_there():
     ({"programs": False, "programs.depth": 3}, "Option programs.depth must be left out with programs=False"),
     ({"programs": 3}, "Option programs must be True or False, not 3"),
     ({"link": True, "link.messages": True}, "Field of link credits must be one of ingress, not 'messages'"),
-    ({"features": "tenant"}, "Kind of features must be one of quantization, settable_version, tenants, throttles, "
-                             "not 'tenant': did you mean tenants?"),
+    ({"features": "tenant"}, f"Kind of features must be one of {KINDS}, not 'tenant': did you mean tenants?"),
     ({"segment": "long"}, "NodeConfig.segment must be 32, 64, 128, 256 or 512, not 'long'"),
 ])
 def test_wrong_options(options, message):
