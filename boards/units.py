@@ -98,9 +98,15 @@ class Together(wiring.Component):
         return m
 
 
+def _codec(name):
+    if name not in CODECS:
+        raise ValueError(choice_error("Codec", CODECS, str(name)))
+    return CODECS[name]
+
+
 def weight_codec(*, codec, lanes):
     """Units of a node for a codec of weights, by its name: from memory rows to words of a link, and back."""
-    found = CODECS[codec]
+    found = _codec(codec)
     return Together(encoder=WordEncoder(codec=found, lanes=lanes), decoder=WordDecoder(codec=found, lanes=lanes))
 
 
@@ -113,7 +119,7 @@ def zero_value_codec(*, lanes):
 def gradient_codec(*, codec, lanes):
     """Units of a node for a codec of gradients: decoder, adders of the incoming packet and of the residual, and an
     encoder that tells what it loses."""
-    found = CODECS[codec]
+    found = _codec(codec)
     lost = {} if found.exact else {"residual_adder": PacketAdder(lanes=lanes)}
     return Together(decoder=WordDecoder(codec=found, lanes=lanes), adder=PacketAdder(lanes=lanes, choice=True),
                     encoder=FeedbackEncoder(codec=found, lanes=lanes), **lost)

@@ -1,0 +1,6 @@
+"""Gateware."""
+
+import time
+
+#: Time from which on this process loads gateware.
+__loaded__ = time.time()

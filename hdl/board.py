@@ -14,7 +14,7 @@ from hdl.feature import features_of
 from hdl.node import Node
 from hdl.registry import FEATURES, section
 from hdl.ring.ports import joined, ports_of
-from hdl.ring.topology import GridTopology, RingTopology
+from hdl.ring.topology import SMALL_RING, GridTopology, RingTopology
 from hdl.serial.endpoint import check_sizes
 from hdl.serial.link import SerialLink
 from hdl.serial.uart import check_rates
@@ -49,6 +49,8 @@ class BoardConfig:
     baud: int = 3_000_000
 
     def __post_init__(self):
+        if isinstance(self.nodes, bool) or self.nodes not in range(1, SMALL_RING + 1):
+            raise ValueError(f"Nodes of a board must be between 1 and {SMALL_RING}, not {self.nodes!r}")
         self.node.check_ring(self.nodes)
         check_rates(self.clock, self.baud)
 

@@ -4,11 +4,11 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-import click
 import typer
 from typer import core, main
 
 from hdl.registry import FEATURES
+from host.errors import ExpectedError
 from host.signals import ended_at_once
 
 __all__ = ["CommandGroup", "Entry"]
@@ -61,7 +61,7 @@ class _Commands(Mapping[str, Any]):
             return self._loaded[name]
         entry = self._entries[name]
         if entry.missing:
-            raise click.UsageError(f"{name} needs feature {entry.missing[0]}, which is not in this copy")
+            raise ExpectedError(f"{name} needs feature {entry.missing[0]}, which is not in this copy")
         with ended_at_once():
             app = getattr(importlib.import_module(entry.module), entry.name)
         if not isinstance(app, typer.Typer):

@@ -69,6 +69,6 @@ def test_lines_that_a_node_imports():
 
 
 def test_lines_of_golden_models():
-    """The golden models of the core are few, and import none of a feature."""
+    """The golden models of the core are few."""
     golden = list((ROOT / "sim/golden").glob("*.py"))
     assert sum(len(path.read_text().splitlines()) for path in golden) <= MOST_GOLDEN

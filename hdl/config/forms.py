@@ -66,13 +66,13 @@ def _made(kinds: Types, values: Any, title: str) -> Any:
     domains, fields = _domains(kind), {name: value for name, value in values.items() if name != "kind"}
     for name in fields:
         if name not in domains:
-            raise ValueError(choice_error(f"Field of {kind.__name__}", domains, name))
+            raise ValueError(choice_error(f"Field of {kind.__name__}", domains, str(name)))
     return kind(**{name: _read(domains[name], value, f"{kind.__name__}.{name}") for name, value in fields.items()})
 
 
 def _kind(kinds: Types, name: Any, title: str) -> type:
     names = {_text_of(kind): kind for kind in kinds.names}
-    if name not in names:
+    if not isinstance(name, str) or name not in names:
         raise ValueError(choice_error(f"Kind of {title}", names, str(name)))
     return kinds.named(names[name])
 
@@ -81,6 +81,9 @@ def _read(domain: Any, value: Any, title: str) -> Any:
     if isinstance(domain, Parts):
         if not isinstance(value, list | tuple):
             raise ValueError(f"{title} must be a list, not {value!r}")
+        for part in value:
+            if isinstance(part, Mapping) and "kind" not in part:
+                raise ValueError(f"{title} must have a kind in each table, not {part!r}")
         return tuple(_made(domain.types, part, title) for part in value)
     if isinstance(domain, Part) and not (domain.optional and value is None):
         return _made(domain.types, value, title)
@@ -123,7 +126,7 @@ def with_options(config: Configuration, options: Mapping[str, Any]) -> Configura
     possible = list(_names(type(config)))
     for name in options:
         if name not in possible:
-            raise ValueError(choice_error("Option", possible, name, listed="docs/node.md"))
+            raise ValueError(choice_error("Option", possible, str(name), listed="docs/node.md"))
     domains, changes = _domains(type(config)), {}
     for section in dict.fromkeys(name.partition(".")[0] for name in options):
         domain = domains[section]

@@ -74,7 +74,7 @@ class Configuration(Section):
     def check_ring(self, nodes: int) -> None:
         """Raise ValueError if ``nodes`` nodes of this configuration cannot form a ring."""
         most = self.topology.max_nodes
-        if not isinstance(nodes, int) or not 1 <= nodes <= most:
+        if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= most:
             possible = f"between 1 and {most} nodes" if most > 1 else "1 node"
             raise ValueError(f"Ring must have {possible}, not {nodes!r}")
 

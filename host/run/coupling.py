@@ -66,6 +66,8 @@ class Coupling:
             return f"a run {'with' if self.allowed is None else 'without'} {flags}"
         named = tuple(value for value in self.allowed if value is not None)
         section, _, name = self._others[0].partition(".")
+        if not named:  # all others are of features that are not in this copy
+            return f"a run without {flag(self._others[0])}"
         choices = SECTIONS[section].options()[name].choices if section in SECTIONS else None
         rest = tuple(choice for choice in choices or () if choice not in named)
         if None in self.allowed and 0 < len(rest) < len(named):  # the exceptions are fewer

@@ -24,6 +24,16 @@ TABLE: list[Constant] = []
 
 
 def constant(model: str, cycles: int, meaning: str, source: str) -> int:
-    """Enter a constant into the table, and return its cycles."""
+    """Enter a constant into the table, and return its cycles.
+
+    Raises
+    ------
+    ValueError
+        Cycles are no integer from 0 on, or the table has other cycles of the same meaning.
+    """
+    if type(cycles) is not int or cycles < 0:
+        raise ValueError(f"Cycles of {meaning} must be an integer from 0 on, not {cycles!r}")
+    if any(row[:3:2] == (model, meaning) and row.cycles != cycles for row in TABLE):
+        raise ValueError(f"Cycles of {meaning} must be stated once for {model}")
     TABLE.append(Constant(model, cycles, meaning, source))
     return cycles

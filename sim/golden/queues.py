@@ -8,6 +8,7 @@ models of this kind.
 """
 
 import heapq
+import operator
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -27,7 +28,9 @@ class Queues:
     """
 
     def __init__(self, lengths: Sequence[int]):
-        self.lengths = tuple(lengths)
+        self.lengths = tuple(map(operator.index, lengths))
+        if min(self.lengths, default=0) < 0:
+            raise ValueError(f"Lengths of queues must be at least 0, not {self.lengths}")
         #: Cycle of the latest event.
         self.now = 0
         #: Cycles in which items started and ended, by queue; those of the future are not known.
@@ -39,6 +42,8 @@ class Queues:
             together: Callable[[int, int], Sequence[int]] | None = None,
             ended: Callable[[Sequence[tuple[int, int]]], None] | None = None, limit: int | None = None) -> bool:
         """Run all items; whether they have all ended, and neither wait forever nor reach the limit.
+
+        ``ValueError`` if an item takes less than 0 cycles, or is not in the queue itself by ``together``.
 
         Parameters
         ----------
@@ -72,16 +77,21 @@ class Queues:
                together: Callable[[int, int], Sequence[int]] | None) -> list[int]:
         """Start all items that may start now; cycles from which on others may."""
         later = []
-        for queue, (starts, ends, length) in enumerate(zip(self.starts, self.ends, self.lengths, strict=True)):
+        for queue, (starts, ends, items) in enumerate(zip(self.starts, self.ends, self.lengths, strict=True)):
             index = len(starts)
-            if index > len(ends) or index == length or (cycle := ready(queue, index)) is None:
+            if index > len(ends) or index == items or (cycle := ready(queue, index)) is None:
                 continue
             if cycle > self.now:
                 later.append(cycle)
                 continue
             starts.append(self.now)
             members = (queue,) if together is None else together(queue, index)
+            if queue not in members:
+                raise ValueError(f"Queues of item {index} of queue {queue} must have it among them, not be {members}")
             if all(len(self.starts[member]) > index for member in members):
                 for member in members:
-                    heapq.heappush(self._events, (self.now + cycles(member, index), member))
+                    length = cycles(member, index)
+                    if not length >= 0:
+                        raise ValueError(f"Cycles of item {index} of queue {member} must be at least 0, not {length}")
+                    heapq.heappush(self._events, (self.now + length, member))
         return later

@@ -15,7 +15,6 @@ import functools
 import importlib
 import platform
 import sys
-import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,8 +33,8 @@ __all__ = ["identity_of"]
 #: Packages whose modules can define components: all that stand beside this one.
 _PACKAGES = frozenset(path.name for path in toolchain.ROOT.iterdir() if path.is_dir() and path.name.isidentifier())
 _SIMPLE = (bool, int, float, complex, str, bytes, range, type(None))
-#: Sources that have changed since may not be what this process has loaded. File times may be coarse.
-_LOADED = time.time() - 10
+#: Types whose subclasses have contents that are no attributes.
+_PLAIN = (int, float, complex, str, bytes, list, tuple)
 #: Deepest constants of modules that are looked into.
 _DEPTH = 4
 
@@ -50,17 +49,17 @@ def identity_of(component: Component) -> str | None:
     try:
         found.add(component)
         sources = sorted(set().union(*(_imported(name) for name in found.modules)))
-        if any(_path(name).stat().st_mtime > _LOADED for name in sources):
+        if any(toolchain.changed_since_start(_path(name)) for name in sources):
             return None
+        # Of other packages, globals are those of the modules that classes and functions are from.
+        watched = {name for name in sources if name.partition(".")[0] == "hdl"} | found.modules
+        constants = [_globals(name) for name in sorted(watched)]
     except (_UnknownError, OSError, RecursionError):
         return None
     for used in found.used:
         used._MustUse__used = True
-    # Of other packages, globals are those of the modules that classes and functions are from.
-    watched = {name for name in sources if name.partition(".")[0] == "hdl"} | found.modules
-    return toolchain.digest(*found.parts, *(part for name in sources for part in (name, _text(name))),
-                            *map(_globals, sorted(watched)), platform.python_version(),
-                            toolchain.version("amaranth"), toolchain.version("numpy"))
+    return toolchain.digest(*found.parts, *(part for name in sources for part in (name, _text(name))), *constants,
+                            platform.python_version(), toolchain.version("amaranth"), toolchain.version("numpy"))
 
 
 class _Description:
@@ -85,7 +84,7 @@ class _Description:
     def add(self, value: Any) -> None:
         if isinstance(value, enum.Enum):
             self._name(type(value))
-            self.parts.append(value.name)
+            self.parts.append(f"{value.name} {value.value!r}")  # several flags have no name together
         elif type(value) in _SIMPLE:
             self.parts.append(f"{type(value).__name__} {value!r}")
             if isinstance(value, str) and value in _formats():
@@ -105,9 +104,9 @@ class _Description:
         elif type(value) in (list, collections.deque):
             self._sequence(type(value).__name__, value)
         elif isinstance(value, set | frozenset):
-            self._sequence("set", sorted(value, key=repr))
+            self._sequence(f"set {type(value).__name__}", sorted(value, key=repr))
         elif isinstance(value, dict | types.MappingProxyType):
-            self._sequence("dict", [part for item in value.items() for part in item])
+            self._sequence(f"dict {type(value).__name__}", [part for item in value.items() for part in item])
         elif isinstance(value, np.ndarray | np.generic):
             if value.dtype.hasobject:
                 raise _UnknownError
@@ -127,7 +126,8 @@ class _Description:
         if isinstance(value, Elaboratable):
             self.used.append(value)
         self._name(type(value))
-        if (type(value).__module__ or "").partition(".")[0] not in (*_PACKAGES, "gradring", "amaranth"):
+        if (isinstance(value, _PLAIN) or
+                (type(value).__module__ or "").partition(".")[0] not in (*_PACKAGES, "gradring", "amaranth")):
             raise _UnknownError
         if isinstance(value, Configuration):
             self.modules.update(_plain(FEATURES[name].module) for name in value.feature_names)
@@ -159,11 +159,8 @@ class _Description:
     def _name(self, value: Any) -> None:
         """Add the name by which a class or a function is found."""
         module = value.__module__ or ""
-        found: Any = sys.modules.get(module)
-        for part in value.__qualname__.split("."):
-            found = getattr(found, part, None)
         name = _plain(module)
-        if found is not value:
+        if not _is_named(value):
             self._function(value)
         if name.partition(".")[0] in _PACKAGES:
             self.modules.add(name)
@@ -171,6 +168,14 @@ class _Description:
             if _plain(base.__module__).partition(".")[0] in _PACKAGES:
                 self.modules.add(_plain(base.__module__))
         self.parts.append(f"{name}:{value.__qualname__}")
+
+
+def _is_named(value: Any) -> bool:
+    """Whether a class or a function is found in its module by its name."""
+    found: Any = sys.modules.get(value.__module__ or "")
+    for part in value.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is value
 
 
 @functools.cache
@@ -263,4 +268,8 @@ def _constant(value: Any, depth: int) -> Any:
         return [_constant(part, depth - 1) for part in value]
     if depth and type(value) is dict:
         return [[_constant(part, depth - 1) for part in item] for item in value.items()]
+    if isinstance(value, types.FunctionType) and not _is_named(value):  # a lambda, or put there from elsewhere
+        description = _Description()
+        description._function(value)
+        return description.parts
     return f"{type(value).__qualname__} {getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from hdl import __loaded__
 from sim.verilated.cache import cached, complete
 from sim.verilated.cache_folder import folder as cache_folder
 from sim.verilated.processes import ToolError, in_parallel, run
@@ -33,6 +34,7 @@ __all__ = [
     "ToolError",
     "cache_folder",
     "cached",
+    "changed_since_start",
     "compiled",
     "compiler",
     "complete",
@@ -125,6 +127,16 @@ _PREFIX = re.compile(r"\bgradring\.(?=(?:hdl|sim|host|boards)\b)")
 def source(*functions: type | Callable[..., object]) -> str:
     """Source of the functions and classes that run tools, for digests: arguments of a tool and their order."""
     return "\n".join(_PREFIX.sub("", inspect.getsource(one)) for one in functions)
+
+
+#: Sources that have changed since may not be what this process has loaded. File times may be coarse.
+_LOADED = __loaded__ - 2
+
+
+def changed_since_start(path: Path) -> bool:
+    """Whether a source may not be what this process has loaded: it was written, or put there, since."""
+    status = path.stat()
+    return max(status.st_mtime, status.st_ctime) > _LOADED
 
 
 def text(path: Path) -> str:

@@ -14,7 +14,6 @@ import gc
 import itertools
 import platform
 import re
-import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,9 +30,6 @@ __all__ = ["Design", "Port", "convert", "sources", "with_loops"]
 
 _HDL = Path(__file__).resolve().parents[2] / "hdl"
 _NATIVE = Path(__file__).with_name("native.py")
-#: Sources that have changed since may not be what this process has loaded. File times may be coarse, and hdl may have
-#: been loaded first, hence the margin.
-_LOADED = time.time() - 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +118,7 @@ def _convert(component: Component, name: str, identity: str | None, arithmetic: 
 def sources() -> str | None:
     """Digest of hdl/, or None if hdl/ may differ from the modules that this process has loaded."""
     files = sorted(_HDL.rglob("*.py"))
-    if any(file.stat().st_mtime > _LOADED for file in files):
+    if any(map(toolchain.changed_since_start, files)):
         return None
     return toolchain.digest(*(part for file in files for part in (str(file.relative_to(_HDL)), toolchain.text(file))))
 

@@ -3,8 +3,8 @@
 import ast
 import compileall
 import functools
-import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -111,8 +111,7 @@ def compile_all() -> None:
 
 
 def make(folder: Path, names: Iterable[str]) -> set[str]:
-    """Make a copy without some features, of links to the files and to their byte code; the files that are not in
-    it."""
+    """Make a copy without some features, with byte code; the files that are not in it."""
     names = tuple(names)
     gone = removed(names)
     for path in files():
@@ -120,11 +119,11 @@ def make(folder: Path, names: Iterable[str]) -> set[str]:
             continue
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(ROOT / path, target)
+        shutil.copy2(ROOT / path, target)
         if path.endswith(".py"):
             for code in (ROOT / path).parent.glob(f"__pycache__/{Path(path).stem}.cpython-*.pyc"):
                 (target.parent / "__pycache__").mkdir(exist_ok=True)
-                os.link(code, target.parent / "__pycache__" / code.name)
+                shutil.copy2(code, target.parent / "__pycache__" / code.name)
     registry = folder / "hdl/registry.py"
     text = registry.read_text(encoding="utf-8")
     registry.unlink()

@@ -1,10 +1,14 @@
 """What a copy without a feature must do: run in it, with the names of the features that it lacks."""
 
+import contextlib
 import importlib
+import io
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -58,7 +62,32 @@ def refusals(names):
     for unit in units:
         with pytest.raises(SynthesisError, match=f"^Unit {unit.target}{lacks}"):
             unit.call({})
-    return len(boards) + len(units)
+    return len(boards) + len(units) + commands(lacks)
+
+
+def commands(lacks):
+    """Commands and labs whose feature is not there end with one line, and ``gradring info`` works; their number."""
+    from host import cli
+    from host.commands.registry import COMMANDS
+    from host.labs.registry import LABS
+
+    missing = [*([name] for name, entry in COMMANDS.items() if entry.missing),
+               *(["lab", name] for name, entry in LABS.items() if entry.missing)]
+    for arguments in missing:
+        code, text = called(cli, arguments)
+        assert code == 1, arguments
+        assert re.fullmatch(f"error: {arguments[-1]}{lacks}\n", text), text
+    assert called(cli, ["info"])[0] == 0
+    return len(missing)
+
+
+def called(cli, arguments):
+    """Exit code and errors of a command."""
+    errors = io.StringIO()
+    with mock.patch.object(sys, "argv", ["gradring", *arguments]), contextlib.redirect_stderr(errors), \
+            contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code or 0, errors.getvalue()
 
 
 class Collected:

@@ -76,6 +76,9 @@ def test_dictionary():
     ({"features": "tenants"}, "NodeConfig.features must be a list, not 'tenants'"),
     ({"features": [{"kind": "tenant"}]}, f"Kind of NodeConfig.features must be one of {KINDS}, not 'tenant': did you "
                                          "mean tenants?"),
+    ({"features": [{}]}, "NodeConfig.features must have a kind in each table, not {}"),
+    ({"link": {"kind": {}}}, "Kind of NodeConfig.link must be one of credits, replay, slots, job_slots, not '{}'"),
+    ({"memories": {1: 2}}, "Field of Memories must be one of gradient, weight, state, planes, not '1'"),
     ({"lanes": 3}, "NodeConfig.lanes must be 1, 2, 4 or 8, not 3"),
     ({"kind": "int16", "lanes": 1}, "Field of Int16Config must be one of memories, masking, sparsify, not 'lanes'"),
 ])

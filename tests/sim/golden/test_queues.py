@@ -1,8 +1,13 @@
 """The kernel of models of time: tests by hand; :mod:`tests.features.programs.golden.test_program` has random ones."""
 
+import math
+import re
+
 import pytest
 
+from sim.golden import constants
 from sim.golden.queues import Queues
+from tests.refusals import refuses
 
 
 def test_items_of_a_queue_follow_each_other():
@@ -46,6 +51,26 @@ def test_items_that_wait_forever():
     queues = Queues([2])
     assert not queues.run(ready=lambda queue, index: None if index else 0, cycles=lambda queue, index: 1)
     assert queues.ends == [[1]]
+
+
+@pytest.mark.parametrize(("lengths", "cycles", "members", "message"), [
+    ([-1], 1, (0,), "Lengths of queues must be at least 0, not (-1,)"),
+    ([1], -5, (0,), "Cycles of item 0 of queue 0 must be at least 0, not -5"),
+    ([1], math.nan, (0,), "Cycles of item 0 of queue 0 must be at least 0, not nan"),
+    ([1, 1], 1, (1,), "Queues of item 0 of queue 0 must have it among them, not be (1,)")])
+def test_refused(lengths, cycles, members, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Queues(lengths).run(ready=lambda queue, index: 0, cycles=lambda queue, index: cycles,
+                            together=lambda queue, index: members)
+
+
+def test_refused_constants(monkeypatch):
+    monkeypatch.setattr(constants, "TABLE", [])
+    assert constants.constant("model", 3, "a step", "assumed") == 3
+    for cycles in (-1, 2.5, True, "3"):
+        refuses(f"Cycles of a step must be an integer from 0 on, not {cycles!r}",
+                constants.constant, "model", cycles, "a step", "assumed")
+    refuses("Cycles of a step must be stated once for model", constants.constant, "model", 4, "a step", "assumed")
 
 
 @pytest.mark.parametrize(("limit", "whole"), [(20, False), (21, True)])

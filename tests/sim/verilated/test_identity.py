@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from amaranth.hdl import Module
@@ -18,12 +19,13 @@ from amaranth.lib.wiring import In, Out
 from boards.units import UNITS
 from hdl.config import NodeConfig
 from hdl.config.forms import from_dict
+from hdl.control.protocol import EventFlag
 from hdl.floating.add import FloatAdder
 from hdl.node import Node
 from hdl.registry import FEATURES
 from hdl.streams import stream
 from hdl.streams.stream import Queue, SkidBuffer
-from sim.verilated import identity, verilog
+from sim.verilated import identity, toolchain, verilog
 from sim.verilated.identity import identity_of
 from sim.verilated.native import Arithmetic
 from tests import mx5
@@ -58,7 +60,17 @@ class Applied(wiring.Component):
 @pytest.fixture(autouse=True)
 def sources_are_loaded(monkeypatch):
     """Whoever has just changed these sources runs these tests too."""
-    monkeypatch.setattr(identity, "_LOADED", time.time() + 10)
+    monkeypatch.setattr(toolchain, "_LOADED", time.time() + 10)
+
+
+class Named(NamedTuple):
+    """A tuple with a type of its own."""
+
+    number: int
+
+
+class Numbered(int):
+    """A number with a type of its own."""
 
 
 def _plus(number):
@@ -95,13 +107,18 @@ def test_parameters():
     assert len(set(found)) == len(MAKE)
 
 
+def test_flags():
+    """Flags of which none is set, or several, have no name."""
+    assert len({identity_of(Applied(_plus(1), flags=EventFlag(number))) for number in range(4)} - {None}) == 4
+
+
 def test_state_is_told_apart():
     """Two attributes that are one object, and two that are equal."""
     one, other = [1], [1]
     assert identity_of(Applied(_plus(1), a=one, b=one)) != identity_of(Applied(_plus(1), a=one, b=other))
 
 
-@pytest.mark.parametrize("attribute", [threading.Lock(), iter([1]), type("Local", (), {})()])
+@pytest.mark.parametrize("attribute", [threading.Lock(), iter([1]), type("Local", (), {})(), Named(1), Numbered(1)])
 def test_unknown(attribute):
     assert identity_of(Applied(_plus(1), other=attribute)) is None
 
@@ -112,6 +129,12 @@ def test_globals_are_seen(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(stream, "connect_stream", lambda m, source, sink: None)
         assert identity_of(Queue(shape=3, depth=4)) != before
+    found = set()
+    for number in (1, 2):  # of two functions with the same code
+        with monkeypatch.context() as patch:
+            patch.setattr(stream, "connect_stream", _plus(number))
+            found.add(identity_of(Queue(shape=3, depth=4)))
+    assert len(found - {before, None}) == 2
     with monkeypatch.context() as patch:
         patch.setattr(stream, "ANOTHER", 3, raising=False)
         assert identity_of(Queue(shape=3, depth=4)) != before
@@ -123,10 +146,14 @@ def test_globals_are_seen(monkeypatch):
 
 SOURCES = """
 import sys
+import time
 from pathlib import Path
 from hdl.floating.add import FloatAdder
 from hdl.masking.generator import MaskGenerator
+from sim.verilated import toolchain
 from sim.verilated.identity import identity_of
+toolchain._LOADED = time.time()  # the copy is new
+time.sleep(0.1)
 for _ in range(2):
     print(identity_of(FloatAdder()), identity_of(MaskGenerator(lanes=2)))
     with Path("hdl/floating/stages.py").open("a") as source:  # FloatAdder imports it relatively
@@ -197,12 +224,12 @@ def test_keys_cover_the_features_of_a_node(monkeypatch):
     before, others = keys(), {}
     assert None not in before.values()
     assert FEATURED.keys() == FEATURES.keys() - {"int16"}
-    text = identity.toolchain.text
+    text = toolchain.text
     for name, (_, file) in FEATURED.items():
         path = ROOT / f"hdl/features/{name}/{file}.py"
         assert path.is_file()
         with monkeypatch.context() as patch:
-            patch.setattr(identity.toolchain, "text", lambda other, path=path: text(other) + "#" * (other == path))
+            patch.setattr(toolchain, "text", lambda other, path=path: text(other) + "#" * (other == path))
             after = keys()
         changed = {node for node in nodes if after[node] != before[node]}
         having = {node for node, config in nodes.items() if config.has(name)}
