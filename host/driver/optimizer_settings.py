@@ -49,7 +49,7 @@ class Settings:
 class FixedSettings:
     """Settings of an int16 node: scalars of plain SGD, signed, with 16 bits of fraction.
 
-    A new weight is w - round(learning_rate * round(gradient_scale * g)); see docs/optimizer/fixed_point.md.
+    A new weight is w - round(learning_rate * round(gradient_scale * g)); see docs/optimizer/rules.md.
     """
 
     # numbers of 18 bits, with 65536 for one; two is out of range
