@@ -188,9 +188,9 @@ class NodeConfig(Coupled):
         every hop, and the node has one more memory, of ``memories.gradient`` elements, for the loss of this, which is
         added to the next gradients.
     masking : bool
-        Whether the node has the operation MASK: docs/masking/engine.md.
+        Whether the node has the operation MASK: docs/masking/masking.md.
     sparsify : bool
-        Whether the node has the operation SPARSIFY: docs/masking/magnitude.md.
+        Whether the node has the operation SPARSIFY: docs/masking/masking.md.
     link : Credits, Replay, Slots or JobSlots
     role : Peer, RootReduce or Worker
     programs : Programs, optional

@@ -36,7 +36,7 @@ BOUNDS = ("length_rows", "length_columns", "first_row", "end_row", "first_column
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mask(golden.Mask):
-    """Mask of a matrix whose parameters fit a node's: see :class:`sim.golden.masking.Mask` and docs/masking/mask.md.
+    """Mask of a matrix whose parameters fit a node's: see :class:`sim.golden.masking.Mask`, docs/masking/masking.md.
 
     Raises ``ValueError`` if a parameter has more bits than a list of jobs holds.
     """

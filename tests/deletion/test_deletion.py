@@ -69,7 +69,7 @@ def test_pages():
     """Pages go with the feature that they describe."""
     assert {path for path, name in pages().items() if name == "quorum"} == {"docs/late.md", "docs/ring/rounds.md"}
     assert "docs/ring/rounds.md" in removed(("quorum",))
-    assert "docs/control/engine.md" not in pages()
+    assert "docs/control/commands.md" not in pages()
 
 
 def test_all_rings():

@@ -25,7 +25,7 @@ class Programs(Section):
         Commands of each program, 1 to 1,024.
     banks : int
         Banks of programs: 1, or 2 for a node that gets the programs of a later set while a set runs:
-        docs/control/program_banks.md.
+        docs/program.md.
     versions : bool
         Whether the updates of regions of weights are counted, and a command refused that would compute with weights
         of another version than it must.

@@ -409,7 +409,7 @@ def _named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
 
 def edit_words(*, number: int, set: int, digest: int) -> Words:
     """Words of an EDIT, which makes the idle bank the program from the next set on, ``set``. ``digest`` is the CRC-32
-    of the loads: docs/control/program_banks.md."""
+    of the loads: docs/program.md."""
     return pack(_EDIT, {"number": number, "set": set, "digest": digest}, "Edit's")
 
 

@@ -33,7 +33,7 @@ CONFIG = NodeConfig(
     lanes=2, memories=Memories(gradient=320, weight=64, state=32),
     programs=Programs(depth=DEPTH, banks=2, move_queue=True))
 IDLE = 1 << 23
-#: From the first word of an EDIT to the last one of its response, as docs/control/program_banks.md says.
+#: From the first word of an EDIT to the last one of its response, as docs/program.md says.
 EDIT_CYCLES = 11
 
 

@@ -19,7 +19,7 @@ def strays(command, config, place):
 
 
 def verdict(command, config, rule, packed, place=None):
-    """Golden verdict on a command: the rules of docs/control/command_queue.md, with an exact division. For one of a
+    """Golden verdict on a command: the rules of docs/control/commands.md, with an exact division. For one of a
     program there is the place of its node."""
     operation, length, size = command["operation"], command["length"], command["size"]
     lacking = [operation for operation, there in (

@@ -1,7 +1,7 @@
 """Tables of the documentation with means over seeds: runs of digits on golden nodes, without gateware.
 
 ``python -m tests.host.training.figures optimizers --seeds 60`` prints a table of docs/training/figures.md, as does
-``int16``; ``density`` and ``settings`` print those of docs/masking/magnitude.md, and ``text`` those of docs/text.md.
+``int16``; ``density`` and ``settings`` print those of docs/masking/masking.md, and ``text`` those of docs/text.md.
 Nodes have the same bits.
 """
 
