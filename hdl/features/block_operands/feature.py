@@ -1,4 +1,4 @@
-"""Products of operands in blocks: docs/compute/block_array.md."""
+"""Products of operands in blocks: docs/compute/formats.md."""
 
 from hdl.feature import Feature
 

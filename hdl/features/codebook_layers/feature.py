@@ -1,4 +1,4 @@
-"""Layers with weights that are indices of centroids: docs/compute/centroid_layer.md."""
+"""Layers with weights that are indices of centroids: docs/compute/centroids.md."""
 
 from hdl.feature import Feature
 

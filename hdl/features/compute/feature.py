@@ -55,14 +55,14 @@ class Compute(Section):
         are in binary32 in any.
     codebook : int
         Centroids of a table, 4, 8 or 16, for products with weights that are indices of them:
-        docs/compute/centroid_layer.md. 0 in an engine without.
+        docs/compute/centroids.md. 0 in an engine without.
     scale_mask : bool
         Whether products can be scaled and masked.
     sequences : bool
         Whether there are functions of sequences: ROWS, SOFTMAX and labels of padding.
     buffer_tags : bool
         Whether rows of the activation memory carry the number of the buffer that wrote them, so that reading another
-        buffer's ends with READ_DEAD: docs/compute/row_owners.md.
+        buffer's ends with READ_DEAD: docs/compute/engine.md.
     far : int
         Capacity in elements of the far memory, which the node has a port to: docs/far.md. A multiple of 32, or 0 in
         a node without.

@@ -1,4 +1,4 @@
-"""Nodes with a compute stub: docs/compute/stand_in.md."""
+"""Nodes with a compute stub: docs/compute/stub.md."""
 
 from typing import TYPE_CHECKING
 
