@@ -11,7 +11,7 @@ from tests.messages.measure import LATENCY, MOST, NODES, beside_updates, open_no
 
 #: Elements of an update, and updates of one seed.
 _LENGTH, _UPDATES = 16_384, 5
-#: Cycles of a control word from node to node, beside those on the wires: docs/ring/control_words.md.
+#: Cycles of a control word from node to node, beside those on the wires: docs/ring/link.md.
 _CONTROL_HOP = 8
 
 

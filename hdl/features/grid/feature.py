@@ -1,4 +1,4 @@
-"""Grids: nodes with a second pair of ports and a switch: docs/ring/switch.md."""
+"""Grids: nodes with a second pair of ports and a switch: docs/ring/topology.md."""
 
 import dataclasses
 from typing import ClassVar
@@ -14,7 +14,7 @@ __all__ = ["FEATURE", "Grid", "GridFeature"]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Grid(Topology):
     """Rings in rows and columns of a grid, over two ports, with a switch and the operation SWITCH:
-    docs/ring/switch.md.
+    docs/ring/topology.md.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Links that repeat words which were damaged or lost: docs/ring/replay.md."""
+"""Links that repeat words which were damaged or lost: docs/ring/link.md."""
 
 import dataclasses
 from typing import ClassVar
@@ -33,10 +33,10 @@ class ReplayLink(Link):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Replay(ReplayLink):
-    """Packets are sent on credit, and words that were damaged or lost are repeated: docs/ring/replay.md.
+    """Packets are sent on credit, and words that were damaged or lost are repeated: docs/ring/link.md.
 
     Such a link has nine more wires. With programs it has control words as well, so that commands can wait for those
-    of other nodes: docs/ring/control_words.md.
+    of other nodes: docs/ring/link.md.
 
     Parameters
     ----------

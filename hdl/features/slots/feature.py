@@ -23,7 +23,7 @@ class Slots(ReplayLink):
     ingress : int
         As of :class:`Replay`.
     messages : bool
-        Whether there are messages to all nodes in slots: docs/ring/messages.md.
+        Whether there are messages to all nodes in slots: docs/ring/slots.md.
     """
 
     slots: ClassVar[bool] = True
@@ -35,7 +35,7 @@ class Slots(ReplayLink):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobSlots(ReplayLink):
-    """Packets of two jobs are sent in slots of their own: docs/ring/two_jobs.md.
+    """Packets of two jobs are sent in slots of their own: docs/ring/slots.md.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Links that repeat words: docs/ring/replay.md."""
+"""Links that repeat words: docs/ring/link.md."""
 
 from host.feature import Feature
 

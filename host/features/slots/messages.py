@@ -1,7 +1,7 @@
 """Transports to all nodes of a ring with slots through the host port of node 0, by messages.
 
 Requests to other ranks are cut into pieces of at most 64 words, a message each, and their answers are put together;
-a message without an answer is repeated. docs/ring/messages.md has the words and rules.
+a message without an answer is repeated. docs/ring/slots.md has the words and rules.
 
 Example
 -------

@@ -1,4 +1,4 @@
-"""Rings of nodes in slots: their places and time, and two jobs that take turns (docs/ring/two_jobs.md)."""
+"""Rings of nodes in slots: their places and time, and two jobs that take turns (docs/ring/slots.md)."""
 
 from collections.abc import Sequence
 

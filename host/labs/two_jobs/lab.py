@@ -1,6 +1,6 @@
 """Two jobs on one ring: cycles of the commands of one while the other rests, runs, stalls or fails.
 
-The lab prints the tables of docs/ring/two_jobs.md, and fails if any cycle differs.
+The lab prints the tables of docs/ring/slots.md, and fails if any cycle differs.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Golden model of both ends of a link that repeats words, by the protocol of docs/ring/replay.md, cycle by cycle.
+"""Golden model of both ends of a link that repeats words, by the protocol of docs/ring/link.md, cycle by cycle.
 
 The attributes of an end are what its ports show in a cycle; ``step`` takes the inputs of the cycle and advances.
 """

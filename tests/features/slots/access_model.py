@@ -1,4 +1,4 @@
-"""Golden models of hdl/features/slots/access.py and place.py by the rules of docs/ring/messages.md."""
+"""Golden models of hdl/features/slots/access.py and place.py by the rules of docs/ring/slots.md."""
 
 import dataclasses
 

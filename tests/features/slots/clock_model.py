@@ -1,4 +1,4 @@
-"""Golden model of :mod:`hdl.features.slots.clock`, with the messages of docs/ring/time.md, cycle by cycle.
+"""Golden model of :mod:`hdl.features.slots.clock`, with the messages of docs/ring/slots.md, cycle by cycle.
 
 The attributes of :class:`Clock` are what the unit shows in a cycle; ``step`` takes its inputs and advances.
 """

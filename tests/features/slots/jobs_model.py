@@ -1,4 +1,4 @@
-"""Golden models of hdl/features/slots/job_*.py, cycle by cycle, by the rules of docs/ring/two_jobs.md."""
+"""Golden models of hdl/features/slots/job_*.py, cycle by cycle, by the rules of docs/ring/slots.md."""
 
 import dataclasses
 

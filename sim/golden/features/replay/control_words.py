@@ -1,7 +1,7 @@
 """Golden models of the units that take and send control words, every cycle of each.
 
 Mirrors :mod:`hdl.features.replay.signals`, :mod:`hdl.features.replay.keepalive` and
-:mod:`hdl.features.replay.control_hub`; docs/ring/control_words.md has the formats. What a unit shows in a cycle are
+:mod:`hdl.features.replay.control_hub`; docs/ring/link.md has the formats. What a unit shows in a cycle are
 its attributes and what ``outputs`` gives; ``step`` takes the inputs of the cycle and goes on to the next one.
 """
 

@@ -1,7 +1,7 @@
 """Golden models of messages: their words, and the gate of a node between them, the host and the host port, cycle by
 cycle.
 
-Mirrors hdl/features/slots/messages.py; docs/ring/messages.md has the rules.
+Mirrors hdl/features/slots/messages.py; docs/ring/slots.md has the rules.
 """
 
 import dataclasses

@@ -1,5 +1,5 @@
 """Grids of simulated nodes with two ports: host/features/grid/switching.py and the gateware of
-docs/ring/switch.md."""
+docs/ring/topology.md."""
 
 import numpy as np
 import pytest
