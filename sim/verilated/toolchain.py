@@ -130,7 +130,7 @@ def source(*functions: type | Callable[..., object]) -> str:
 
 
 #: Sources that have changed since may not be what this process has loaded. File times may be coarse.
-_LOADED = __loaded__ - 2
+_LOADED: float = __loaded__ - 2
 
 
 def changed_since_start(path: Path) -> bool:
