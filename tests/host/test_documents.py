@@ -50,6 +50,14 @@ def test_check_finds_what_is_stale(tmp_path):
     assert documents.check(tmp_path) == ["docs/registers.md"]
 
 
+def test_pages_that_sources_name():
+    """Docstrings, comments and messages name pages that are there."""
+    sources = [path for tree in ("hdl", "sim", "host", "boards", "gradring")
+               for path in (documents.ROOT / tree).rglob("*.py")]
+    pages = {(page, path.name) for path in sources for page in re.findall(r"docs/[\w/-]+\.md", path.read_text())}
+    assert [names for names in sorted(pages) if not (documents.ROOT / names[0]).exists()] == []
+
+
 def test_walks_are_short():
     """The walks through the core, of as many files as docs/architecture.md says, and definitions that are there."""
     text = documents.architecture_page()

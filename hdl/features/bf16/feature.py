@@ -1,4 +1,4 @@
-"""The format bf16: docs/compression/bfloat16.md."""
+"""The format bf16: binary32 rounded to its upper 16 bits."""
 
 from hdl.compression.codec import FixedCodec
 from hdl.feature import Feature

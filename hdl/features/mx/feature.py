@@ -1,4 +1,4 @@
-"""Formats of blocks with a shared exponent: docs/compression/shared_exponent.md, docs/compression/microscaling.md."""
+"""Formats of blocks with a shared exponent: docs/compression/shared_exponent.md."""
 
 from hdl.compression.codec import FixedCodec
 from hdl.feature import Feature

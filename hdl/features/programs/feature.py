@@ -1,4 +1,4 @@
-"""Programs of commands, in two queues or more: docs/programs.md."""
+"""Programs of commands, in two queues or more: docs/program.md."""
 
 import dataclasses
 
