@@ -1,4 +1,4 @@
-"""Commands of the README: each is one that make and the program know, and the quick ones run as shown."""
+"""The README: make and the program know each command, and the quick commands and the lines of Python run as shown."""
 
 import re
 import shlex
@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from gradring import Adam, node_for
 from host.cli import app
+from tests.host.rings import JOBS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-COMMANDS = [line.split("#")[0].strip() for block in re.findall(r"^```\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+#: Pairs of a language, empty for commands and their output, and the text of a block.
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+COMMANDS = [line.split("#")[0].strip() for language, block in BLOCKS if not language
             for line in block.splitlines() if line.startswith(("make ", "gradring "))]
 #: Those that take a few seconds, and what each prints or writes.
 QUICK = {"make help": "  sim ", "make verilog UNIT=node": "build/verilog/node.v"}
@@ -27,7 +31,7 @@ def run(*command, timeout=60):
 
 
 def test_readme_is_short():
-    assert len(README.splitlines()) <= 110
+    assert len(README.splitlines()) <= 90
     assert {"make sim", "make test"} | QUICK.keys() <= set(COMMANDS)
     assert len(COMMANDS) == len(set(COMMANDS)) > 10
 
@@ -55,3 +59,11 @@ def test_quick_commands_run(command):
         assert words.pop(0) == ".venv/bin/python"
         words.insert(0, sys.executable)
     assert QUICK[command] in run(*words, timeout=300)
+
+
+def test_program_in_python():
+    """Eight lines train a model on the nodes that tests of jobs simulate, too, and print what the README shows."""
+    (program,) = (block for language, block in BLOCKS if language == "python")
+    assert len(list(filter(None, program.splitlines()))) == 8
+    assert node_for(1000, nodes=4, optimizer=Adam(0.05)) == JOBS
+    assert f"prints `{run(sys.executable, '-c', program, timeout=300).strip()}`" in README
