@@ -5,6 +5,9 @@ import io
 import re
 from pathlib import Path
 
+import numpy as np
+
+import gradring
 from hdl.config import NodeConfig
 from hdl.registry import section
 from hdl.ring.header import OVERHEAD_WORDS, packet_words
@@ -41,6 +44,19 @@ def test_default_node():
     assert (node.gradients, node.weights.codec, node.weights.master, node.programs) == (
         "zero_value", "raw", False, None)
     assert (OVERHEAD_WORDS + 256, packet_words(256)) == (260, 268)
+
+
+def test_fused_update():
+    """Packets and bursts of the example, as simulated nodes count them."""
+    with gradring.simulate(nodes=NODES, length=LENGTH, node=NodeConfig(), optimizer=gradring.SGD(0.1)) as job:
+        job.load(np.zeros(LENGTH, np.float32))
+        counters = job.session.ring.counters
+        counters.clear()
+        job.step(np.ones((NODES, LENGTH), np.float32))
+        counts = counters.read()
+    assert [node["OPTIMIZER_BURSTS"] for node in counts] == [5] * NODES
+    assert sum(node["PACKETS_SENT"] for node in counts) == 120
+    assert "A fused update of the example is 5 bursts on each node" in " ".join(PAGE.split())
 
 
 def test_mx9():
