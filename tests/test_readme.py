@@ -36,18 +36,32 @@ def test_readme_is_short():
     assert len(COMMANDS) == len(set(COMMANDS)) > 10
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_are_known(command):
-    """Make knows the target; the program knows each option that make gives it, and takes its value."""
+def check_make(command):
+    """Check that make knows the target, and that the program knows each option that make gives it, with its value."""
     program, *arguments = shlex.split(command)
     assert program == "make"
     printed = run("make", "--dry-run", *arguments)
     for setting in (word for word in arguments if "=" in word):
         assert setting.partition("=")[2] in printed, f"{setting} has no effect"
-    called = re.search(r"^\.venv/bin/gradring (\S+)(.*)", printed, re.MULTILINE)
+    called = re.search(r"^\.venv/bin/(gradring .*)", printed, re.MULTILINE)
     if called:
-        group = typer.main.get_command(app)
-        group.commands[called[1]].make_context(called[1], shlex.split(called[2]))
+        check_program(called[1])
+
+
+def check_program(command):
+    """Check that the program knows a command, or an experiment of ``gradring lab``, with its options."""
+    program, name, *arguments = shlex.split(command)
+    assert program == "gradring"
+    called = typer.main.get_command(app).commands[name]
+    context = called.make_context(name, arguments)
+    if name == "lab":
+        name, called, arguments = called.resolve_command(context, arguments)
+        called.make_context(name, arguments)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_known(command):
+    check_make(command)
 
 
 @pytest.mark.parametrize("command", QUICK)
