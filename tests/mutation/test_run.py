@@ -90,7 +90,8 @@ def worker(tmp_path_factory):
     for name in ("hdl", "boards", "host", "tests/mutation"):
         (tree / name).mkdir(parents=True)
     shutil.copytree(TREE / "sim", tree / "sim", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copyfile(TREE / "constraints.txt", tree / "constraints.txt")
+    for name in ("constraints.txt", "hdl/__init__.py"):
+        shutil.copyfile(TREE / name, tree / name)
     (tree / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n'
                                          'addopts = "--import-mode=importlib"\n')
     (tree / "hdl/both.py").write_text(UNIT)
