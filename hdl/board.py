@@ -49,9 +49,9 @@ class BoardConfig:
     baud: int = 3_000_000
 
     def __post_init__(self):
-        if isinstance(self.nodes, bool) or self.nodes not in range(1, SMALL_RING + 1):
-            raise ValueError(f"Nodes of a board must be between 1 and {SMALL_RING}, not {self.nodes!r}")
         self.node.check_ring(self.nodes)
+        if self.nodes > SMALL_RING:
+            raise ValueError(f"Board must have between 1 and {SMALL_RING} nodes, not {self.nodes}")
         check_rates(self.clock, self.baud)
 
 

@@ -124,5 +124,8 @@ test_configurations = refused(
     configs.BoardConfig, {"node": NodeConfig(topology=SingleRing(max_nodes=4)), "clock": 60_000_000}, [
         ({"nodes": 5}, "Ring must have between 1 and 4 nodes, not 5"),
         ({"nodes": 0}, "Ring must have between 1 and 4 nodes, not 0"),
+        ({"nodes": True}, "Ring must have between 1 and 4 nodes, not True"),
+        ({"node": NodeConfig(topology=SingleRing(max_nodes=255)), "nodes": 17},
+         "Board must have between 1 and 16 nodes, not 17"),
         ({"clock": 10_000_000}, "Baud rate must be at most 2500000, a 4th of the clock, not 3000000"),
     ])
