@@ -3,6 +3,7 @@
 import ast
 import compileall
 import functools
+import os
 import re
 import shutil
 import subprocess
@@ -123,7 +124,7 @@ def make(folder: Path, names: Iterable[str]) -> set[str]:
         if path.endswith(".py"):
             for code in (ROOT / path).parent.glob(f"__pycache__/{Path(path).stem}.cpython-*.pyc"):
                 (target.parent / "__pycache__").mkdir(exist_ok=True)
-                shutil.copy2(code, target.parent / "__pycache__" / code.name)
+                os.link(code, target.parent / "__pycache__" / code.name)
     registry = folder / "hdl/registry.py"
     text = registry.read_text(encoding="utf-8")
     registry.unlink()
