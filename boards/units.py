@@ -106,8 +106,8 @@ def _codec(name):
 
 def weight_codec(*, codec, lanes):
     """Units of a node for a codec of weights, by its name: from memory rows to words of a link, and back."""
-    found = _codec(codec)
-    return Together(encoder=WordEncoder(codec=found, lanes=lanes), decoder=WordDecoder(codec=found, lanes=lanes))
+    chosen = _codec(codec)
+    return Together(encoder=WordEncoder(codec=chosen, lanes=lanes), decoder=WordDecoder(codec=chosen, lanes=lanes))
 
 
 def zero_value_codec(*, lanes):
@@ -119,10 +119,10 @@ def zero_value_codec(*, lanes):
 def gradient_codec(*, codec, lanes):
     """Units of a node for a codec of gradients: decoder, adders of the incoming packet and of the residual, and an
     encoder that tells what it loses."""
-    found = _codec(codec)
-    lost = {} if found.exact else {"residual_adder": PacketAdder(lanes=lanes)}
-    return Together(decoder=WordDecoder(codec=found, lanes=lanes), adder=PacketAdder(lanes=lanes, choice=True),
-                    encoder=FeedbackEncoder(codec=found, lanes=lanes), **lost)
+    chosen = _codec(codec)
+    lost = {} if chosen.exact else {"residual_adder": PacketAdder(lanes=lanes)}
+    return Together(decoder=WordDecoder(codec=chosen, lanes=lanes), adder=PacketAdder(lanes=lanes, choice=True),
+                    encoder=FeedbackEncoder(codec=chosen, lanes=lanes), **lost)
 
 
 def control_hub():

@@ -33,7 +33,7 @@ __all__ = ["identity_of"]
 #: Packages whose modules can define components: all that stand beside this one.
 _PACKAGES = frozenset(path.name for path in toolchain.ROOT.iterdir() if path.is_dir() and path.name.isidentifier())
 _SIMPLE = (bool, int, float, complex, str, bytes, range, type(None))
-#: Types whose subclasses have contents that are no attributes.
+#: Plain types: the content of a subclass is not in its attributes.
 _PLAIN = (int, float, complex, str, bytes, list, tuple)
 #: Deepest constants of modules that are looked into.
 _DEPTH = 4
@@ -51,7 +51,7 @@ def identity_of(component: Component) -> str | None:
         sources = sorted(set().union(*(_imported(name) for name in found.modules)))
         if any(toolchain.changed_since_start(_path(name)) for name in sources):
             return None
-        # Of other packages, globals are those of the modules that classes and functions are from.
+        # Of other packages, only the modules that define the classes and functions count with their globals.
         watched = {name for name in sources if name.partition(".")[0] == "hdl"} | found.modules
         constants = [_globals(name) for name in sorted(watched)]
     except (_UnknownError, OSError, RecursionError):
@@ -172,10 +172,10 @@ class _Description:
 
 def _is_named(value: Any) -> bool:
     """Whether a class or a function is found in its module by its name."""
-    found: Any = sys.modules.get(value.__module__ or "")
+    target: Any = sys.modules.get(value.__module__ or "")
     for part in value.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is value
+        target = getattr(target, part, None)
+    return target is value
 
 
 @functools.cache

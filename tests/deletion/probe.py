@@ -66,7 +66,7 @@ def refusals(names):
 
 
 def commands(lacks):
-    """Commands and labs whose feature is not there end with one line, and ``gradring info`` works; their number."""
+    """Commands and labs without their feature end with one line, and ``gradring info`` works; their number."""
     from host import cli
     from host.commands.registry import COMMANDS
     from host.labs.registry import LABS
