@@ -48,7 +48,7 @@ def tolerate(*streams: TextIO) -> None:
 class PlainConsole(Console):
     """A console that prints every text as it is: no markup, emoji codes or highlights, whatever a caller asks for.
 
-    Characters that are control characters, or that the encoding lacks, are replaced before tables are laid out, so
+    Control characters are escaped, and characters that the encoding lacks replaced, before tables are laid out, so
     that columns stay in line. Lines that are wider than a terminal or a file are not cut.
     """
 
