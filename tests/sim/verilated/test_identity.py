@@ -157,7 +157,7 @@ time.sleep(0.1)
 for _ in range(2):
     print(identity_of(FloatAdder()), identity_of(MaskGenerator(lanes=2)))
     with Path("hdl/floating/stages.py").open("a") as source:  # FloatAdder imports it relatively
-        source.write("# changed\\n")
+        source.write("_CHANGED = True  # of no effect but on the key\\n")
 """
 
 
@@ -173,7 +173,7 @@ def test_sources_are_seen(tmp_path):
         lines = subprocess.run([sys.executable, "-c", SOURCES], cwd=tmp_path, capture_output=True, text=True,
                                check=True, timeout=60).stdout.splitlines()
         seen.append([line.split() for line in lines])
-    assert changed.read_text().count("# changed") == 4
+    assert changed.read_text().count("_CHANGED = True") == 4
     ((before, mask), (since, same)), ((after, later), _) = seen
     assert since == "None"
     assert after not in (before, "None")
@@ -217,11 +217,11 @@ def test_keys_cover_the_features_of_a_node(monkeypatch):
     nodes = {name: from_dict(options) for name, (options, _) in FEATURED.items()}
 
     def keys():
-        for function in (identity._text, identity._imports, identity._imported):
+        for function in (identity._source, identity._imported):
             function.cache_clear()
         return {name: identity_of(Node(node)) for name, node in nodes.items()}
 
-    before, others = keys(), {}
+    before, wrong = keys(), {}
     assert None not in before.values()
     assert FEATURED.keys() == FEATURES.keys() - {"int16"}
     text = toolchain.text
@@ -229,12 +229,12 @@ def test_keys_cover_the_features_of_a_node(monkeypatch):
         path = ROOT / f"hdl/features/{name}/{file}.py"
         assert path.is_file()
         with monkeypatch.context() as patch:
-            patch.setattr(toolchain, "text", lambda other, path=path: text(other) + "#" * (other == path))
+            patch.setattr(toolchain, "text", lambda other, path=path: text(other) + "\nX = 0\n" * (other == path))
             after = keys()
         changed = {node for node in nodes if after[node] != before[node]}
         having = {node for node, config in nodes.items() if config.has(name)}
         assert having <= changed, name
         if changed - having - IMPORTED.get(name, set()):
-            others[name] = changed - having
+            wrong[name] = changed - having
     keys()
-    assert others == {}
+    assert wrong == {}

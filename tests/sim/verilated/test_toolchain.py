@@ -25,6 +25,20 @@ class Invert(wiring.Component):
         return m
 
 
+CODE = "def add(a, *, b=1):\n    return a + b\n"
+
+
+@pytest.mark.parametrize(("text", "is_same"), [
+    ('"""Sums."""\n\n\ndef add(a, *, b=1):\n    """Sum of two."""\n    return (  # in lines\n        a + b)\n', True),
+    (CODE.replace("b=1", "b=2"), False), (CODE.replace("a, *", "a"), False), (CODE.replace("+", "-"), False),
+    (CODE.replace("b", "c"), False), (CODE.replace("add", "sum"), False), (CODE + "def f(): return add\n", False),
+    (CODE.replace("a + b", "a + b if a in {1, 2} else 0"), False),
+], ids=["comments", "default", "keyword", "operation", "variable", "name", "function", "set"])
+def test_code(text, is_same):
+    """Docstrings, comments and lines do not count; all that runs does."""
+    assert (toolchain.code(text) == toolchain.code(CODE)) is is_same
+
+
 @pytest.fixture
 def fresh(monkeypatch):
     """Search for tools anew, and forget the result."""
@@ -104,12 +118,12 @@ def test_convert_identity(monkeypatch, tmp_path):
         seen.append(arguments), convert_(*arguments, **options))[1])
     copy = tmp_path / "hdl"
     copy.mkdir()
-    (copy / "unit.py").write_text("# one\n")
+    (copy / "unit.py").write_text("number = 1\n")
     monkeypatch.setattr(verilog, "_HDL", copy)
     convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
     convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
     assert len(seen) == 1
-    (copy / "unit.py").write_text("# two\n")
+    (copy / "unit.py").write_text("number = 2\n")
     convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
     assert len(seen) == 2
     monkeypatch.setattr(toolchain, "_LOADED", time.time() - 10)
