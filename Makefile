@@ -7,7 +7,7 @@
 PYTHON := python3
 
 override targets := help setup clean docs \
-  sim migrate late relay centroids quantize \
+  sim migrate late streaming centroids quantize \
   sweep predict predict-points estimate tiling memory bench slow-link two-jobs large-rings job-speed \
   synth program synth-optimizer verilog registers wave packets \
   test check features known-answers pairs run-pairs random-programs partition messages torch-scripts mutate \

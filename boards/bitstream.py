@@ -23,7 +23,7 @@ from boards import dsp_registers as registers
 from boards.command_line import finish
 from boards.parts import count_parts, part_lines
 from boards.tools import (
-    MOST_SEEDS,
+    MAX_SEEDS,
     RESULTS,
     Family,
     SynthesisError,
@@ -104,8 +104,8 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         Design in place of the board's own nodes and link.
     """
     wired, config = board(name)
-    if not 1 <= seeds <= MOST_SEEDS:
-        raise SynthesisError(f"Seed count must be a positive integer of at most {MOST_SEEDS:,}, not {seeds!r}")
+    if not 1 <= seeds <= MAX_SEEDS:
+        raise SynthesisError(f"Seed count must be a positive integer of at most {MAX_SEEDS:,}, not {seeds!r}")
     tools = Tools(family=wired.family, native=native, pack=True)
     prepare(RESULTS)
     if design is None:

@@ -25,7 +25,7 @@ from boards.command_line import finish
 from boards.parts import count_parts, part_lines
 from boards.tools import (
     ECP5,
-    MOST_SEEDS,
+    MAX_SEEDS,
     RESULTS,
     SynthesisError,
     Tools,
@@ -49,7 +49,7 @@ DEFAULT_MAPPER = "abc9"
 #: Names of the flip-flops of the wrapper, which are no part of the unit.
 HARNESS = re.compile(r"(feed|kept|chain)_\d+")
 #: Largest clock that a target may be, in MHz.
-MOST_MHZ = 10_000
+MAX_MHZ = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,10 +219,10 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
         Called with a line about each stage that begins and each speed that was reached.
     """
     _check(name, mapper)
-    if not 1 <= seeds <= MOST_SEEDS:
-        raise SynthesisError(f"Seed count must be a positive integer of at most {MOST_SEEDS:,}, not {seeds!r}")
-    if not 0 < frequency <= MOST_MHZ:
-        raise SynthesisError(f"Target must be above 0 and at most {MOST_MHZ:,} MHz, not {frequency!r}")
+    if not 1 <= seeds <= MAX_SEEDS:
+        raise SynthesisError(f"Seed count must be a positive integer of at most {MAX_SEEDS:,}, not {seeds!r}")
+    if not 0 < frequency <= MAX_MHZ:
+        raise SynthesisError(f"Target must be above 0 and at most {MAX_MHZ:,} MHz, not {frequency!r}")
     chip, tools = Part(part), Tools(native=native)
     prepare(RESULTS)
     label, unit, netlist = _netlist(name, options or {}, part, tools, mapper, dsp_registers, progress)

@@ -22,7 +22,7 @@ __all__ = ["ECP5", "ICE40", "RESULTS", "Family", "SynthesisError", "Tools", "exe
 RESULTS = toolchain.BUILD / "synth"
 
 #: Placements at most.
-MOST_SEEDS = 10_000
+MAX_SEEDS = 10_000
 
 
 class SynthesisError(RuntimeError):

@@ -15,7 +15,7 @@ import numpy as np
 
 import gradring
 
-NODES, HIDDEN, MOST_CLASSES = 4, 24, 20
+NODES, HIDDEN, MAX_CLASSES = 4, 24, 20
 
 
 def write_sample(path):
@@ -107,7 +107,7 @@ def main():
 
     x, y = read(values.file, values.target)
     kinds = np.unique(y)
-    is_class = len(kinds) <= MOST_CLASSES and (kinds == np.round(kinds)).all()
+    is_class = len(kinds) <= MAX_CLASSES and (kinds == np.round(kinds)).all()
     part = len(x) * 4 // 5  # the rest is for the loss of rows that it has not seen
     scale = x[:part].std(axis=0)
     x = (x - x[:part].mean(axis=0)) / np.where(scale > 0, scale, 1)

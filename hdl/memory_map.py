@@ -5,7 +5,7 @@ import enum
 
 from hdl.group import GROUP
 
-__all__ = ["BASE_ALIGNMENT", "COUNT_WORDS", "MOST_SPACES", "REGION_BASES", "SCALE_WORDS", "TRACE_WORDS", "MemoryMap",
+__all__ = ["BASE_ALIGNMENT", "COUNT_WORDS", "MAX_SPACES", "REGION_BASES", "SCALE_WORDS", "TRACE_WORDS", "MemoryMap",
            "MemorySpace", "Space", "memory_map"]
 
 #: Alignment of the base of a command, in elements, in every memory.
@@ -25,7 +25,7 @@ COUNT_WORDS = 256
 TRACE_WORDS = 512
 
 #: Spaces that a request of the host can name.
-MOST_SPACES = 16
+MAX_SPACES = 16
 
 
 class Space(enum.IntEnum):
@@ -81,8 +81,8 @@ class MemoryMap:
         self._by_name = {space.name: space for space in self._spaces}
         if len(self._by_name) != len(self._spaces):
             raise ValueError(f"Memory spaces must have different names, not {', '.join(self.names)}")
-        if len(self._spaces) > MOST_SPACES:
-            raise ValueError(f"Memory spaces must be at most {MOST_SPACES}, not {len(self._spaces)}")
+        if len(self._spaces) > MAX_SPACES:
+            raise ValueError(f"Memory spaces must be at most {MAX_SPACES}, not {len(self._spaces)}")
 
     def __iter__(self):
         return iter(self._spaces)

@@ -34,6 +34,9 @@ _VALUES = {"--stale-gradients": ("fold", "apply-late"), "--overlap": ("stale:", 
 
 def translated(arguments: Sequence[str]) -> list[str]:
     """Arguments of a command line in today's words."""
+    if list(arguments[:2]) == ["lab", "relay"]:
+        print("warning: gradring lab relay is an old spelling: write gradring lab streaming", file=sys.stderr)
+        return ["lab", "streaming", *arguments[2:]]
     if not arguments or arguments[0] not in _COMMANDS:
         return list(arguments)
     words, options = _COMMANDS[arguments[0]]

@@ -52,7 +52,7 @@ docs/protocol.md has the packets. Bits that do not exist read as zero. A registe
   read-only on any other.
 
 The list has the address, name, access, kind and, where it can be written, reset value of each register. Those from
-`TENANT` on are in nodes with [tenants](tenants.md) alone, those from `SLOT_PLACE` on in nodes with
+`TENANT` on are in nodes with [tenants](tenants.md) alone, those from `SLOT_POSITION` on in nodes with
 [slots](ring/slots.md) alone.
 
 """
@@ -134,7 +134,7 @@ _NODE_PAGE = """\
 
 Made by `python -m host.documents` from the sections in hdl/config/. Do not edit.
 
-A node is a `NodeConfig`, a `ServerConfig` (the server of [layers](relay.md)) or an `Int16Config` (the
+A node is a `NodeConfig`, a `ServerConfig` (the server of [layers](streaming.md)) or an `Int16Config` (the
 [int16 node](int16_node.md)). Each has sections, which are values and check themselves; a section or a field that is
 not given is as by default:
 

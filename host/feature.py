@@ -136,8 +136,8 @@ class Feature:
         """Cycles that a command of a run may wait for another one."""
         raise NotImplementedError
 
-    def stages(self, grid: Any, course: Any, clock: "Callable[[], Cycles]") -> "RingStages":
-        """Rings of the nodes of a grid, in the stages of a course."""
+    def stages(self, grid: Any, reconfiguration: Any, clock: "Callable[[], Cycles]") -> "RingStages":
+        """Rings of the nodes of a grid, in the stages of a reconfiguration."""
         raise NotImplementedError
 
     # Runs.
@@ -150,7 +150,7 @@ class Feature:
         """Rows and columns of a text."""
         raise NotImplementedError
 
-    def course(self, ring: "RingSection") -> Any:
+    def reconfiguration(self, ring: "RingSection") -> Any:
         """Course of a run's rings."""
         raise NotImplementedError
 

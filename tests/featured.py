@@ -11,7 +11,7 @@ FEATURED = {
     "block_operands": ({"compute": {"operands": "mx9"}}, "block_sums"),
     "codebook_layers": ({"compute": {"codebook": 16}}, "centroid_layer"),
     "far": ({"compute": {"far": 1024}}, "mover"),
-    "compute_stub": ({"stub": {}}, "stand_in"),
+    "compute_stub": ({"stub": {}}, "compute_model"),
     "quorum": ({"stub": {"quorum": True}, "link": {"kind": "replay"}, "programs": {}}, "closer"),
     "quantization": ({"features": [{"kind": "quantization"}]}, "requantizer"),
     "settable_version": ({"features": [{"kind": "settable_version"}]}, "collective"),

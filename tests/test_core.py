@@ -11,7 +11,7 @@ from tests.featured import FEATURED
 ROOT = Path(__file__).parents[1]
 
 #: Most lines of hdl and sim that a default node imports, and of golden models of the core.
-MOST_LINES, MOST_GOLDEN = 20_000, 6_000
+MAX_LINES, MAX_GOLDEN = 20_000, 6_000
 
 #: Elaborates a default node, and in a process of its own a node with each feature; prints the modules of each.
 PROGRAM = """
@@ -56,7 +56,7 @@ def test_lines_that_a_node_imports():
     core = set(nodes.pop("core")["modules"])
     print(f"{'core':18} {lines_of(core):6,} lines")
     assert not [name for name in core if name.startswith("hdl.features")]
-    assert lines_of(core) <= MOST_LINES, "the core is to be read in a day: move lines to a feature, or remove some"
+    assert lines_of(core) <= MAX_LINES, "the core is to be read in a day: move lines to a feature, or remove some"
     assert nodes.keys() == FEATURED.keys() == FEATURES.keys() - {"int16"}
     others = {}
     for name, node in nodes.items():
@@ -71,4 +71,4 @@ def test_lines_that_a_node_imports():
 def test_lines_of_golden_models():
     """The golden models of the core are few."""
     golden = list((ROOT / "sim/golden").glob("*.py"))
-    assert sum(len(path.read_text().splitlines()) for path in golden) <= MOST_GOLDEN
+    assert sum(len(path.read_text().splitlines()) for path in golden) <= MAX_GOLDEN

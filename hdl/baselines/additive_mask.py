@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.floating.add import FloatAdder
 from hdl.floating.format import FP32
 from hdl.floating.multiply import FloatMultiplier
-from hdl.masking.mask import MOST_LANES
+from hdl.masking.mask import MAX_LANES
 from hdl.streams.delay import DelayLine
 from hdl.streams.stream import check_lanes
 
@@ -45,7 +45,7 @@ class AdditiveMask(wiring.Component):
     """
 
     def __init__(self, *, lanes, given=False, dsps=4):
-        check_lanes(lanes, most=MOST_LANES)
+        check_lanes(lanes, most=MAX_LANES)
         self._lanes = lanes
         self._given = given
         self._dsps = dsps

@@ -106,7 +106,7 @@ class Codec(Protocol):
         """Arguments of both classes, besides ``lanes``."""
         ...
 
-    def most_words(self, count: int) -> int:
+    def max_words(self, count: int) -> int:
         """Return the most words of a packet of ``count`` elements."""
         ...
 
@@ -156,7 +156,7 @@ class FixedCodec:
         """Words that units are loaded with."""
         return 2 * self.centroids
 
-    def most_words(self, count: int) -> int:
+    def max_words(self, count: int) -> int:
         """Return the words of a packet of ``count`` elements."""
         return -(-(-(-count // self.block) * self.block_bits) // WORD)
 

@@ -12,14 +12,14 @@ from hdl.compression.registry import RAW, ZERO_VALUE
 from hdl.config.coupling import Coupling
 from hdl.config.ring import Peer
 from hdl.registry import FEATURES, feature
-from hdl.ring.header import LONGEST_SEGMENT, MOST_SEGMENTS
+from hdl.ring.header import LONGEST_SEGMENT, MAX_SEGMENTS
 
 __all__ = ["CORE", "all_couplings", "check_couplings"]
 
 
 def _in_block(segment):
     """Elements of the longest vector that a block of a ring of two nodes can have a half of."""
-    return 2 * MOST_SEGMENTS * segment
+    return 2 * MAX_SEGMENTS * segment
 
 
 def _too_long(memories, segment):
@@ -49,13 +49,13 @@ CORE = (
              clash=lambda memories, topology: topology.max_nodes > 1 and _too_long(memories, LONGEST_SEGMENT),
              rule=f"memories.gradient and memories.weight must be at most {_in_block(LONGEST_SEGMENT)} in rings of "
                   "two or more",
-             reason=f"a block has at most {MOST_SEGMENTS} segments",
+             reason=f"a block has at most {MAX_SEGMENTS} segments",
              advice="lower them, or give topology max_nodes=1"),
     Coupling(sections=("memories", "topology", "segment"),
              clash=lambda memories, topology, segment: topology.max_nodes > 1 and _too_long(memories, segment),
-             rule=f"memories.gradient and memories.weight must be at most {2 * MOST_SEGMENTS} times segment in rings "
+             rule=f"memories.gradient and memories.weight must be at most {2 * MAX_SEGMENTS} times segment in rings "
                   "of two or more",
-             reason=f"a block has at most {MOST_SEGMENTS} segments",
+             reason=f"a block has at most {MAX_SEGMENTS} segments",
              advice="lower them, raise segment, or give topology max_nodes=1"),
 )
 

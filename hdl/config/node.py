@@ -12,7 +12,7 @@ from hdl.config.sections import GradientCodec, Memories, Optimizer, Weights
 from hdl.memory_map import memory_map
 from hdl.registry import FEATURES, feature
 from hdl.ring.header import LONGEST_SEGMENT
-from hdl.ring.topology import MOST_NODES
+from hdl.ring.topology import MAX_NODES
 from hdl.section import Flag, OneOf, Part, Parts, Section, option
 
 __all__ = ["FP32", "INT16", "SEGMENTS", "Configuration", "Coupled", "NodeConfig", "max_nodes_for"]
@@ -220,4 +220,4 @@ class NodeConfig(Coupled):
 
 def max_nodes_for(nodes: int) -> int:
     """``max_nodes`` of nodes for a ring of this size: the default, or the most that there is where it is too few."""
-    return SingleRing.max_nodes if 1 <= nodes <= SingleRing.max_nodes else MOST_NODES
+    return SingleRing.max_nodes if 1 <= nodes <= SingleRing.max_nodes else MAX_NODES

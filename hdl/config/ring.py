@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from hdl.ring.topology import MOST_NODES, SMALL_RING
+from hdl.ring.topology import MAX_NODES, SMALL_RING
 from hdl.section import Flag, Integer, Section, option
 
 __all__ = ["Credits", "Link", "Peer", "Role", "RootReduce", "SingleRing", "Topology"]
@@ -71,7 +71,7 @@ class SingleRing(Topology):
         Nodes of the largest ring, 1 to 255. More than 16 take wider counters.
     """
 
-    max_nodes: int = option(SMALL_RING, Integer(1, MOST_NODES))
+    max_nodes: int = option(SMALL_RING, Integer(1, MAX_NODES))
 
 
 class Role(Section):
@@ -84,7 +84,7 @@ class Role(Section):
     root_reduce : bool
         Whether one root may own every block.
     streams : bool
-        Whether layers are streamed from a server, so that the node has the operation PUSH: docs/relay.md.
+        Whether layers are streamed from a server, so that the node has the operation PUSH: docs/streaming.md.
     broadcast_formats : bool
         Whether weights have a format in BROADCAST.
     """
@@ -111,6 +111,6 @@ class Peer(Role):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RootReduce(Role):
     """A peer whose commands may give every block to one root, so that a slow link is crossed only by the root's
-    results: docs/ring/one_owner.md."""
+    results: docs/ring/root_reduce.md."""
 
     root_reduce: ClassVar[bool] = True

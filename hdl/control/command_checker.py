@@ -83,7 +83,7 @@ class CommandChecker(wiring.Component):
     Of state, a node keeps one block only, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The room R
     behind the base, twice as many elements as words if state is packed and the extent ``packs``, is a whole number of
     groups too, so that it is enough exactly if ``length`` ≤ R · ``size``: every node of a ring comes to the same
-    verdict, and nothing has to be divided. With ``one_owner``, of an operation that may be ``owned``, ``root`` must
+    verdict, and nothing has to be divided. With ``root_reduce``, of an operation that may be ``owned``, ``root`` must
     be below ``size``, and every node must have room for the state of all groups, so that this holds again.
 
     A verdict takes :attr:`latency` cycles at most, from the first in which the command is there to that in which both
@@ -204,7 +204,7 @@ class CommandChecker(wiring.Component):
         starts = Array([trait(place, lambda extent: extent.reach is Reach.START) for place in places])
         # All groups of a command may belong to one node.
         may_be_owned = Cat(command.operation == operation.code for operation in operations if operation.owned)
-        owned = [may_be_owned.any() & command.one_owner] if len(may_be_owned) else []
+        owned = [may_be_owned.any() & command.root_reduce] if len(may_be_owned) else []
         shared = Array([trait(place, lambda extent: extent.reach is Reach.BLOCK, measured=True) for place in places])
         packed = Array([trait(place, lambda extent: extent.packs, measured=True) for place in places])
         strided = Array([flags.of({operation.code: operation.on_ring and extent.reach is Reach.LENGTH

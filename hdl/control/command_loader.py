@@ -22,7 +22,7 @@ FIRST_WORD = 8
 
 def words_loaded(config):
     """Words of a command that a node of this configuration loads, of which the last one is for few nodes: it has
-    ``one_owner``, ``format`` and ``entry``."""
+    ``root_reduce``, ``format`` and ``entry``."""
     return WORDS + (config.role.root_reduce or config.role.broadcast_formats)
 
 

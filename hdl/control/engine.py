@@ -87,7 +87,7 @@ class OperationDescription:
     is_root : bool, optional
         Whether that must be this node, of several, or must be another one; by default it may be any.
     owned : bool
-        Whether ``one_owner`` of a command makes ``root`` the owner of all groups, so that it must name a node.
+        Whether ``root_reduce`` of a command makes ``root`` the owner of all groups, so that it must name a node.
     least : int
         Least length.
     refused : callable, optional

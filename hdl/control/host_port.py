@@ -14,7 +14,7 @@ from hdl.control.registers import registers_of
 from hdl.control.requester import Requester, capacities
 from hdl.control.sequencer import run_layout
 from hdl.control.tenancy import asked_layout, found_layout
-from hdl.memory_map import MOST_SPACES
+from hdl.memory_map import MAX_SPACES
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
 __all__ = ["HostPort"]
@@ -283,10 +283,10 @@ class HostPort(wiring.Component):
 
             with m.State("Range"):
                 first = Mux(registers, address, address[:28])
-                space = Mux(registers, MOST_SPACES, address[28:])
+                space = Mux(registers, MAX_SPACES, address[28:])
                 if self._programs:
                     first = Mux(loads, asked.slot << exact_log2(DESCRIPTOR_WORDS), first)
-                    space = Mux(loads, MOST_SPACES + 1, space)
+                    space = Mux(loads, MAX_SPACES + 1, space)
                 room = Array(rooms)[space]
                 if requester:
                     m.d.comb += requester.asks.eq(1)

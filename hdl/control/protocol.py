@@ -89,7 +89,7 @@ class Operation(enum.IntEnum):
     LATCH = 10
     LAYERS = 11
     SWITCH = 12
-    FOLD = 13
+    APPLY_LATE = 13
     MOVE_OUT = 14
     MOVE_IN = 15
     PUSH = 16
@@ -166,7 +166,7 @@ def command_layout():
     (:mod:`hdl.features.programs.region_versions`). ``round`` makes a command part of a round of
     gradients, whose ``number`` is that of the pass, to which the node adds what is given here. ``format`` is that of
     a BROADCAST's weights in a node with several, and ``entry`` the one in its table of counts
-    (docs/ring/collective/formats.md). With ``one_owner`` all groups belong to ``root``. SWITCH has its setting in
+    (docs/ring/collective/formats.md). With ``root_reduce`` all groups belong to ``root``. SWITCH has its setting in
     ``gradient_base``:
     :func:`hdl.features.grid.switched_link.seats_layout`.
     """
@@ -184,7 +184,7 @@ def command_layout():
         "unit": 8, "apart": 1,
         "turn": 8, "stride": 8, "number": 16,
         "duration": 32,
-        "format": 4, "entry": 8, "one_owner": 1, "reserved_12": 19,
+        "format": 4, "entry": 8, "root_reduce": 1, "reserved_12": 19,
         "reserved_13": 96,
     })
 

@@ -124,14 +124,14 @@ class RegisterFile(wiring.Component):
         Value of WEIGHT_VERSION that the host sets; no update must end in that cycle.
     weight_stride : Out(32)
     program_status, node_time, trace_pointer, link_delay, program_bank, program_set : In(32)
-    gradient_stride, quorum, deadline, late_weights_0 to late_weights_2, resumed_set : Out
+    gradient_stride, quorum, deadline, stale_weights_0 to stale_weights_2, resumed_set : Out
     slot_0, slot_1 : In(19)
     far_silent, far_lost : In(1), in a server
         For STATUS, which keeps ``far_lost``.
     throttle_link, throttle_memory, throttle_host : Out(16)
     throttle_compute : Out(32)
     delay_link : Out(8)
-    slot_place, time_test : Out(32), time, time_status : In(32), superframes : In(16), in a node with slots
+    slot_position, time_test : Out(32), time, time_status : In(32), superframes : In(16), in a node with slots
     count : In(struct of one member per counter, in small letters)
         Increment of each counter in this cycle, in as many bits as its ``increment`` says. CYCLES has no
         member, it counts by itself.

@@ -17,8 +17,8 @@ __all__ = ["COUNTERS", "IDENTIFIER", "LATCHED", "PRIVILEGED", "REGISTERS", "RULE
            "TENANT_REGISTERS", "Access", "Field", "Kind", "Register", "checked_layout", "fields_of", "lacking",
            "register", "registers_of", "settings_of", "statuses_of"]
 
-IDENTIFIER = 0x67726472
-"""Value of register ID: "grdr" in ASCII, the first letter in the highest byte."""
+IDENTIFIER = 0x67720002
+"""Value of register ID: "gr" in ASCII, the first letter in the highest byte; then the version of the register map."""
 
 
 class Access(enum.Enum):
@@ -237,7 +237,7 @@ REGISTERS = _table(
     ),
     *(
         _setting(
-            f"LATE_WEIGHTS_{n}", f"Weights of late gradients of ages {first} to {last}, in sixteenths.",
+            f"STALE_WEIGHTS_{n}", f"Weights of late gradients of ages {first} to {last}, in sixteenths.",
             kind=Kind.BITFIELD, width=5 * (last - first + 1), feature="quorum",
             fields=tuple(Field(name=f"age_{age}", bit=5 * (age - first), width=5, doc=f"Age {age}: 0 to 16.")
                          for age in range(first, last + 1)),
@@ -332,7 +332,7 @@ REGISTERS = _table(
     _counter("CHECKS_FAILED", "Faults found in words of the predecessor.", feature="replay"),
     _counter("GRADIENTS_COMPUTED", "Gradients computed for rounds, or resumed.", feature="quorum"),
     _counter("GRADIENTS_APPLIED", "Gradients that were in time.", feature="quorum"),
-    _counter("GRADIENTS_FOLDED", "Late gradients that were added to a later round.", feature="quorum"),
+    _counter("GRADIENTS_APPLIED_LATE", "Late gradients that were added to a later round.", feature="quorum"),
     _counter("GRADIENTS_DROPPED", "Gradients that were too late, or lost in a reset of links.", increment=2,
              feature="quorum"),
     _status(
@@ -374,8 +374,8 @@ TENANT_REGISTERS = _table(
 
 SLOT_REGISTERS = _table(
     _setting(
-        "SLOT_PLACE", "Place of the node in the slots of its ring; without one it sends nothing. It is written while "
-        "links are reset.", kind=Kind.BITFIELD,
+        "SLOT_POSITION", "Place of the node in the slots of its ring; without one it sends nothing. It is written "
+        "while links are reset.", kind=Kind.BITFIELD,
         fields=(
             Field(name="rank", bit=0, width=4, doc="Rank."),
             Field(name="size", bit=4, width=5, doc="Nodes of the ring; 0 for no place."),

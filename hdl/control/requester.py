@@ -8,23 +8,23 @@ from amaranth.utils import exact_log2
 from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, Opcode, Status
 from hdl.control.registers import PRIVILEGED as PRIVILEGED_REGISTERS
 from hdl.control.registers import REGISTERS, register, registers_of
-from hdl.control.tenancy import MOST_TENANTS, PRIVILEGED, asked_layout, found_layout
+from hdl.control.tenancy import MAX_TENANTS, PRIVILEGED, asked_layout, found_layout
 from hdl.group import GROUP
-from hdl.memory_map import MOST_SPACES
+from hdl.memory_map import MAX_SPACES
 
 __all__ = ["PATIENCE", "Requester", "capacities"]
 
 #: Most cycles for which a POP_EVENT of a tenant waits, so that it does not keep others waiting for longer.
 PATIENCE = (1 << 16) - 1
 
-_WIDTH = MOST_TENANTS.bit_length()
+_WIDTH = MAX_TENANTS.bit_length()
 
 
 def capacities(config):
     """Words in each memory space that a request can name, in the register file, and in a queue's program."""
     words = config.memory_map.words
     programs = [DESCRIPTOR_WORDS * config.programs.depth] if config.programs else []
-    return [*words, *[0] * (MOST_SPACES - len(words)), len(registers_of(config)), *programs]
+    return [*words, *[0] * (MAX_SPACES - len(words)), len(registers_of(config)), *programs]
 
 
 class Requester(wiring.Component):
@@ -105,9 +105,9 @@ class Requester(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        tenant = Signal(_WIDTH, init=MOST_TENANTS)
+        tenant = Signal(_WIDTH, init=MAX_TENANTS)
         with m.If(self.take):  # a number that nobody has is one of nobody
-            m.d.sync += tenant.eq(Mux(self.word < MOST_TENANTS, self.word, MOST_TENANTS))
+            m.d.sync += tenant.eq(Mux(self.word < MAX_TENANTS, self.word, MAX_TENANTS))
 
         def is_one(*opcodes):
             return Cat(self.opcode == opcode for opcode in opcodes).any()

@@ -5,21 +5,21 @@ from amaranth.lib import data
 from hdl.control.engine import FAR
 from hdl.control.registers import register
 from hdl.guard import window_layout
-from hdl.memory_map import MOST_SPACES, MemorySpace
+from hdl.memory_map import MAX_SPACES, MemorySpace
 
-__all__ = ["FAR_SPACE", "MOST_TENANTS", "PRIVILEGED", "TENANT_BITS", "asked_layout", "found_layout", "tenancy_layout",
+__all__ = ["FAR_SPACE", "MAX_TENANTS", "PRIVILEGED", "TENANT_BITS", "asked_layout", "found_layout", "tenancy_layout",
            "windowed"]
 
 #: Number of the privileged host, which needs no window; tenants have the numbers behind it.
 PRIVILEGED = 0
 
 #: Numbers of tenants in gateware, one of which nobody has.
-MOST_TENANTS = 3
+MAX_TENANTS = 3
 
 #: Number of the far memory in register WINDOW. The host port does not reach it, so it is no space of requests.
-FAR_SPACE = MOST_SPACES - 1
+FAR_SPACE = MAX_SPACES - 1
 
-TENANT_BITS = MOST_TENANTS.bit_length()
+TENANT_BITS = MAX_TENANTS.bit_length()
 
 
 def windowed(config):

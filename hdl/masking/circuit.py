@@ -5,7 +5,7 @@ from amaranth.lib import enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.masking.generator import MaskGenerator
-from hdl.masking.mask import MOST_LANES, check_index_bits, job_layout
+from hdl.masking.mask import MAX_LANES, check_index_bits, job_layout
 from hdl.masking.multiplexer import MaskMultiplexer
 from hdl.masking.source import MaskSource
 from hdl.streams.stream import SkidBuffer, beat_layout, check_lanes, connect_stream
@@ -71,7 +71,7 @@ class MaskCircuit(wiring.Component):
     latency = MaskGenerator.latency + MaskSource.latency + 2 * SkidBuffer.latency + MaskMultiplexer.latency
 
     def __init__(self, *, lanes, width=32, index_bits=12):
-        check_lanes(lanes, most=MOST_LANES)
+        check_lanes(lanes, most=MAX_LANES)
         check_index_bits(index_bits)
         beat = beat_layout(lanes, width)
         self._lanes = lanes

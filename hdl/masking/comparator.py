@@ -4,7 +4,7 @@ from amaranth.hdl import Module, Signal, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.masking.mask import MOST_LANES, check_index_bits, mask_beat_layout, mask_layout
+from hdl.masking.mask import MAX_LANES, check_index_bits, mask_beat_layout, mask_layout
 from hdl.streams.stream import check_lanes
 
 __all__ = ["MaskComparator", "position_layout"]
@@ -46,7 +46,7 @@ class MaskComparator(wiring.Component):
     latency = 3
 
     def __init__(self, *, lanes, index_bits=12):
-        check_lanes(lanes, most=MOST_LANES)
+        check_lanes(lanes, most=MAX_LANES)
         check_index_bits(index_bits)
         self._lanes = lanes
         self._index_bits = index_bits

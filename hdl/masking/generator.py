@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.masking.comparator import MaskComparator
-from hdl.masking.mask import MOST_LANES, check_index_bits, job_layout, mask_beat_layout
+from hdl.masking.mask import MAX_LANES, check_index_bits, job_layout, mask_beat_layout
 from hdl.streams.stream import check_lanes, connect_stream
 
 __all__ = ["MaskGenerator"]
@@ -34,7 +34,7 @@ class MaskGenerator(wiring.Component):
     latency = 1 + MaskComparator.latency
 
     def __init__(self, *, lanes, index_bits=12):
-        check_lanes(lanes, most=MOST_LANES)
+        check_lanes(lanes, most=MAX_LANES)
         check_index_bits(index_bits)
         self._lanes = lanes
         self._index_bits = index_bits

@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.floating.add import FloatAdder
-from hdl.masking.mask import MOST_LANES
+from hdl.masking.mask import MAX_LANES
 from hdl.masking.multiplexer import MaskMultiplexer
 from hdl.streams.delay import DelayLine
 from hdl.streams.stream import Queue, beat_layout, check_lanes, connect_stream
@@ -55,7 +55,7 @@ class MagnitudeMask(wiring.Component):
     depth = 17
 
     def __init__(self, *, lanes):
-        check_lanes(lanes, most=MOST_LANES)
+        check_lanes(lanes, most=MAX_LANES)
         self._lanes = lanes
         beats = stream.Signature(beat_layout(lanes))
         super().__init__({

@@ -17,7 +17,7 @@ from amaranth.lib import data
 
 from hdl.streams.stream import check_lanes
 
-__all__ = ["COUNT_BITS", "GENERATED", "INDEX_BITS", "KINDS", "MOST_LANES", "check_index_bits", "job_layout",
+__all__ = ["COUNT_BITS", "GENERATED", "INDEX_BITS", "KINDS", "MAX_LANES", "check_index_bits", "job_layout",
            "mask_beat_layout", "mask_layout"]
 
 #: Names of the enables of a mask, in the order of the layout.
@@ -33,7 +33,7 @@ INDEX_BITS = 12
 COUNT_BITS = 16
 
 #: Largest number of lanes of a mask beat.
-MOST_LANES = 16
+MAX_LANES = 16
 
 
 def check_index_bits(index_bits):
@@ -88,5 +88,5 @@ def mask_beat_layout(lanes):
     lanes : int
         Elements in one beat: 1, 2, 4, 8 or 16.
     """
-    check_lanes(lanes, most=MOST_LANES)
+    check_lanes(lanes, most=MAX_LANES)
     return data.StructLayout({"mask": lanes, "keep": lanes, "row_end": 1, "external": 1, "last": 1})

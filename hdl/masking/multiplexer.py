@@ -4,7 +4,7 @@ from amaranth.hdl import Module, Mux
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.masking.mask import MOST_LANES
+from hdl.masking.mask import MAX_LANES
 from hdl.streams.stream import beat_layout, check_lanes
 
 __all__ = ["MaskMultiplexer", "masked_beat_layout"]
@@ -20,7 +20,7 @@ def masked_beat_layout(lanes, width=32):
     width : int
         Bits of one element; at least 1.
     """
-    check_lanes(lanes, most=MOST_LANES)
+    check_lanes(lanes, most=MAX_LANES)
     beat = beat_layout(lanes, width)
     return data.StructLayout({"elements": beat["elements"].shape, "mask": lanes, "keep": lanes, "last": 1})
 
@@ -49,7 +49,7 @@ class MaskMultiplexer(wiring.Component):
     latency = 1
 
     def __init__(self, *, lanes, width=32):
-        check_lanes(lanes, most=MOST_LANES)
+        check_lanes(lanes, most=MAX_LANES)
         layout = masked_beat_layout(lanes, width)
         self._lanes = lanes
         self._width = width

@@ -4,7 +4,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.masking.mask import MOST_LANES, mask_beat_layout
+from hdl.masking.mask import MAX_LANES, mask_beat_layout
 from hdl.streams.stream import check_lanes
 
 __all__ = ["MaskSource"]
@@ -39,7 +39,7 @@ class MaskSource(wiring.Component):
     latency = 1
 
     def __init__(self, *, lanes):
-        check_lanes(lanes, most=MOST_LANES)
+        check_lanes(lanes, most=MAX_LANES)
         self._lanes = lanes
         super().__init__({
             "i": In(stream.Signature(mask_beat_layout(lanes))),

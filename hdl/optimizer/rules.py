@@ -17,7 +17,7 @@ from hdl.floating.square_root import FloatSquareRoot
 from hdl.streams.delay import DelayLine
 
 __all__ = [
-    "MOST_PLANES", "ONE", "RULES", "SIGN", "Rule", "Traits", "UpdateLane", "check_rules", "has_rule",
+    "MAX_PLANES", "ONE", "RULES", "SIGN", "Rule", "Traits", "UpdateLane", "check_rules", "has_rule",
     "planes_used", "settings_layout",
 ]
 
@@ -64,7 +64,7 @@ RULES = {
 
 
 #: State planes of the rule that uses the most.
-MOST_PLANES = max(traits.planes for traits in RULES.values())
+MAX_PLANES = max(traits.planes for traits in RULES.values())
 
 
 def planes_used(rule, planes):

@@ -78,7 +78,7 @@ class CollectiveEngine(wiring.Component):
     PUSH of a relay is a chain: the sum of the vector, as one block, begins at the successor of ``root``, a server,
     and goes from worker to worker to its optimizer. Nothing is gathered.
 
-    With ``one_owner`` a FUSED_UPDATE or ALL_REDUCE moves the vector as one block, too: the sum goes along such a
+    With ``root_reduce`` a FUSED_UPDATE or ALL_REDUCE moves the vector as one block, too: the sum goes along such a
     chain to ``root``, whichever node this is, and what the root makes of it goes on from node to node, the gather of
     a segment :data:`~hdl.ring.order.LAG` segments behind its sum. So the link from the root carries gathers alone.
 
@@ -180,7 +180,7 @@ class CollectiveEngine(wiring.Component):
         # A broadcast moves the whole vector as one block, and so does a chain, which updates weights at its end only.
         whole, gathered, updated = is_broadcast, setup.fused, ~setup.sum
         if config.role.root_reduce:
-            whole = is_broadcast | setup.one_owner
+            whole = is_broadcast | setup.root_reduce
         if config.role.streams:
             whole, gathered, updated = (
                 is_broadcast | setup.chain, setup.fused & ~setup.chain, updated & (~setup.chain | setup.fused))
@@ -217,8 +217,8 @@ class CollectiveEngine(wiring.Component):
                 units.chained, kind = given.operation == Operation.PUSH, setup.chain
             else:
                 owned = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
-                units.chained = given.one_owner & _among(given.operation, owned) & (given.size != 1)
-                kind = setup.one_owner
+                units.chained = given.root_reduce & _among(given.operation, owned) & (given.size != 1)
+                kind = setup.root_reduce
             with m.If(self.command.ready):
                 m.d.sync += [
                     kind.eq(units.chained),
@@ -259,7 +259,7 @@ class CollectiveEngine(wiring.Component):
         if config.role.streams:
             sends, receives = (Mux(setup.chain, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
         if config.role.root_reduce:  # a node has one step of each phase, or none
-            lone = setup.one_owner
+            lone = setup.root_reduce
             sends, receives = (Mux(lone, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
             passes, gathers = (Mux(lone, takes_part, gathers) for takes_part in (passes_on, ~is_root))
             sums, updates, is_passed = Mux(lone, 1, sums), setup.fused & (~lone | is_root), is_broadcast | lone

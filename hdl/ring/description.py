@@ -6,7 +6,7 @@ from hdl.compression.registry import FETCH_FORMATS
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import EventStatus, Operation
 from hdl.control.source import WEIGHT_VERSION, Checked, Latched, Setting, SettingField
-from hdl.optimizer.rules import MOST_PLANES, has_rule, planes_used, settings_layout
+from hdl.optimizer.rules import MAX_PLANES, has_rule, planes_used, settings_layout
 from hdl.ring.collective import CollectiveEngine
 from hdl.ring.extension import extensions
 from hdl.ring.parts.part import memory_ports
@@ -25,7 +25,7 @@ def describe(config):
         state = (Extent(base="state_base", memory="masters", reach=Reach.BLOCK),)
     elif planes:
         state = (Extent(base="state_base", memory="state_0", reach=Reach.BLOCK, packs=True,
-                        used=lambda settings: planes_used(settings.rule, MOST_PLANES).any()),)
+                        used=lambda settings: planes_used(settings.rule, MAX_PLANES).any()),)
     else:
         state = ()
 

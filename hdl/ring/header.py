@@ -10,7 +10,7 @@ from amaranth.lib import data, enum
 from hdl.compression.codec import CODE_BITS
 from hdl.compression.length import LENGTH_BITS
 
-__all__ = ["HEADER_WORDS", "LONGEST_SEGMENT", "MOST_SEGMENTS", "OVERHEAD_WORDS", "PacketType", "expected_layout",
+__all__ = ["HEADER_WORDS", "LONGEST_SEGMENT", "MAX_SEGMENTS", "OVERHEAD_WORDS", "PacketType", "expected_layout",
            "header_layout", "packet_words"]
 
 HEADER_WORDS = 3
@@ -24,7 +24,7 @@ LONGEST_SEGMENT = 1 << LENGTH_BITS - 1
 
 _SEGMENT_BITS = 10
 
-MOST_SEGMENTS = 1 << _SEGMENT_BITS
+MAX_SEGMENTS = 1 << _SEGMENT_BITS
 """Segments that the header can number in a block."""
 
 

@@ -115,7 +115,7 @@ class Planner(wiring.Component):
     segment : int
         Elements in a segment, 32 times a power of two.
     nodes_max : int
-        Most blocks: the largest ring, up to :data:`~hdl.ring.topology.MOST_NODES`.
+        Most blocks: the largest ring, up to :data:`~hdl.ring.topology.MAX_NODES`.
 
     Members
     -------

@@ -130,7 +130,7 @@ class Sequencer(wiring.Component):
         if chained:
             m.d.comb += [generator.opens.eq(self.setup.opens), generator.closes.eq(self.setup.closes)]
         if lags:
-            m.d.comb += generator.late.eq(self.setup.one_owner)
+            m.d.comb += generator.late.eq(self.setup.root_reduce)
         for phase in sequence.paths:
             m.d.comb += getattr(generator, phase).eq(self.setup[f"{sequence.name}_{phase}"])
         self._pending.append(generator.busy)

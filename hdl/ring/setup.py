@@ -50,7 +50,7 @@ def setup_layout(config, parts=None):
             # The sum goes along a chain of workers to a server; a node is the first of a chain, or its end.
             **({"chain": 1} if config.role.streams else {}),
             # All groups belong to one node, and the sum goes along a chain to it.
-            **({"one_owner": 1} if config.role.root_reduce else {}),
+            **({"root_reduce": 1} if config.role.root_reduce else {}),
             **({"opens": 1, "closes": 1} if config.has_chains else {}),
             # The format of a BROADCAST, and where a server counts.
             **fetch_setup(config),

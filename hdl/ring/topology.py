@@ -10,17 +10,17 @@ import enum
 
 from amaranth.hdl import Mux
 
-__all__ = ["MOST_NODES", "MOST_PORTS", "SMALL_RING", "GridTopology", "RingTopology", "Source", "check_nodes",
+__all__ = ["MAX_NODES", "MAX_PORTS", "SMALL_RING", "GridTopology", "RingTopology", "Source", "check_nodes",
            "is_predecessor", "is_successor", "predecessor", "ranks", "sizes", "successor"]
 
 #: Nodes of the largest ring: a packet and a command have 8 bits for a rank, for a block and for a number of nodes.
-MOST_NODES = 255
+MAX_NODES = 255
 
 #: Nodes of the largest ring whose ranks have 4 bits, as those in control words, in rounds and in a board's frames.
 SMALL_RING = 16
 
 #: Ports to other nodes that a node has at most.
-MOST_PORTS = 2
+MAX_PORTS = 2
 
 
 class Source(enum.IntEnum):
@@ -48,8 +48,8 @@ def sizes(nodes_max):
 
 def check_nodes(nodes, *, name="Ring size"):
     """Raise a ``ValueError`` unless ``nodes`` nodes can form a ring."""
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= MOST_NODES:
-        raise ValueError(f"{name} must be between 1 and {MOST_NODES} nodes, not {nodes!r}")
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= MAX_NODES:
+        raise ValueError(f"{name} must be between 1 and {MAX_NODES} nodes, not {nodes!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class RingTopology:
     Parameters
     ----------
     nodes : int
-        Ring size, 1 to :data:`MOST_NODES`. A node alone is before and behind itself.
+        Ring size, 1 to :data:`MAX_NODES`. A node alone is before and behind itself.
     """
 
     nodes: int

@@ -6,7 +6,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hdl.ring.topology import SMALL_RING
-from hdl.serial.frame import MOST_WORDS, FrameKind, header_layout
+from hdl.serial.frame import MAX_WORDS, FrameKind, header_layout
 from hdl.streams.stream import word_layout
 
 __all__ = ["VERSION", "Endpoint", "check_sizes"]
@@ -21,8 +21,8 @@ def check_sizes(nodes, buffer_words, frame_words):
     """Raise ValueError if a link cannot have these numbers of nodes, buffer words and frame words."""
     if not isinstance(nodes, int) or not 1 <= nodes <= SMALL_RING:
         raise ValueError(f"Node count must be between 1 and {SMALL_RING}, not {nodes!r}")
-    if not isinstance(frame_words, int) or not 1 <= frame_words <= MOST_WORDS:
-        raise ValueError(f"Frame must be between 1 and {MOST_WORDS} words, not {frame_words!r}")
+    if not isinstance(frame_words, int) or not 1 <= frame_words <= MAX_WORDS:
+        raise ValueError(f"Frame must be between 1 and {MAX_WORDS} words, not {frame_words!r}")
     if (not isinstance(buffer_words, int) or buffer_words & buffer_words - 1
             or not 2 * frame_words <= buffer_words <= 1 << _COUNT - 2):
         raise ValueError(f"Buffer must be a power of two, of at least two frames and at most {1 << _COUNT - 2} "

@@ -13,7 +13,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.checksum import crc_after
 
-__all__ = ["ESCAPE", "FLAG", "INVERTED", "MOST_WORDS", "FrameKind", "FrameReceiver", "FrameTransmitter",
+__all__ = ["ESCAPE", "FLAG", "INVERTED", "MAX_WORDS", "FrameKind", "FrameReceiver", "FrameTransmitter",
            "header_layout"]
 
 FLAG = 0x7E
@@ -24,7 +24,7 @@ ESCAPE = 0x7D
 
 INVERTED = 0x20
 
-MOST_WORDS = 127
+MAX_WORDS = 127
 """Most payload words that a header can give."""
 
 _RESIDUE = 0xDEBB20E3  # value of the CRC register after a right CRC

@@ -27,13 +27,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.control.registers import REGISTERS
-from hdl.memory_map import BASE_ALIGNMENT, MOST_SPACES
+from hdl.memory_map import BASE_ALIGNMENT, MAX_SPACES
 from host.archives import read_header
 from host.checkpoints.rejections import BadMacError, BadRegionError, BadVersionError, MalformedError
 from sim import json_files
 from sim.fields import integer, mapping, optional, pair, record, several, text
 
-__all__ = ["FAR", "FORMAT", "LARGEST", "LARGEST_MANIFEST", "LARGEST_REGION", "MOST_REGIONS", "SCHEMA", "STATE",
+__all__ = ["FAR", "FORMAT", "LARGEST", "LARGEST_MANIFEST", "LARGEST_REGION", "MAX_REGIONS", "SCHEMA", "STATE",
            "Archive", "array_region", "canonical", "device_region", "digests", "idle_region", "listed",
            "open_archive", "pack", "pack_state", "parse", "program_region", "unpack_state"]
 
@@ -44,9 +44,9 @@ FAR = "far"
 FORMAT = 1
 
 #: Regions of a checkpoint, and bytes of one of them.
-MOST_REGIONS, LARGEST_REGION = 4096, 1 << 28
+MAX_REGIONS, LARGEST_REGION = 4096, 1 << 28
 _WORD = (1 << 32) - 1
-_MOST_NODES, _MOST_QUEUES, _MOST_WINDOWS = 16, 3, 64
+_MAX_NODES, _MAX_QUEUES, _MAX_WINDOWS = 16, 3, 64
 _LARGEST_SPACE = 1 << 28
 
 
@@ -77,17 +77,17 @@ def idle_region(rank: int, queue: int) -> str:
 
 
 _number, _digest, _name = integer(0, _WORD), text("[0-9a-f]{64}"), text("[a-z][a-z0-9_]{0,31}")
-_rank = integer(0, _MOST_NODES - 1)
-_windows = several(pair(integer(0, _LARGEST_SPACE), integer(1, _LARGEST_SPACE)), 1, _MOST_WINDOWS)
+_rank = integer(0, _MAX_NODES - 1)
+_windows = several(pair(integer(0, _LARGEST_SPACE), integer(1, _LARGEST_SPACE)), 1, _MAX_WINDOWS)
 
-_programs = several(pair(integer(0, 1 << 16), _digest), 0, _MOST_QUEUES)
+_programs = several(pair(integer(0, 1 << 16), _digest), 0, _MAX_QUEUES)
 
 _NODE = record(
     {"idle": _programs}, rank=_rank, version=_number, flags=integer(0, 0xFFFF),
     registers=mapping(text("[A-Z][A-Z0-9_]{0,31}"), _number, len(REGISTERS)),
     slots=several(integer(0, (1 << 19) - 1), 2, 2), model=integer(0, 255),
     contract=mapping(_name, lambda value: isinstance(value, bool | str), 32),
-    programs=_programs, windows=mapping(_name, _windows, MOST_SPACES))
+    programs=_programs, windows=mapping(_name, _windows, MAX_SPACES))
 
 #: Banks of programs: the next set, the number of the latest edit, and the number and set of the waiting program.
 _BANKS = record(set=integer(0, 0xFFFF), latest=integer(0, 0xFFFF), model=integer(0, 255),
@@ -95,22 +95,22 @@ _BANKS = record(set=integer(0, 0xFFFF), latest=integer(0, 0xFFFF), model=integer
 
 _DEVICE = record(
     {"banks": _BANKS},
-    ring=record(size=integer(1, _MOST_NODES), topology=_name, epoch=integer(0, 255),
-                collective=integer(0, 0xFFFF), peers=several(pair(_rank, _rank), 1, _MOST_NODES)),
-    nodes=several(_NODE, 1, _MOST_NODES))
+    ring=record(size=integer(1, _MAX_NODES), topology=_name, epoch=integer(0, 255),
+                collective=integer(0, 0xFFFF), peers=several(pair(_rank, _rank), 1, _MAX_NODES)),
+    nodes=several(_NODE, 1, _MAX_NODES))
 
 _PROCESS = record(
-    step=integer(0, 1 << 62), epoch=integer(0, 1 << 62), arrays=integer(0, MOST_REGIONS),
+    step=integer(0, 1 << 62), epoch=integer(0, 1 << 62), arrays=integer(0, MAX_REGIONS),
     order=optional(_digest),
-    resources=record(nodes=integer(1, _MOST_NODES),
-                     words=mapping(_name, integer(0, _LARGEST_SPACE), MOST_SPACES)))
+    resources=record(nodes=integer(1, _MAX_NODES),
+                     words=mapping(_name, integer(0, _LARGEST_SPACE), MAX_SPACES)))
 
 _FIELDS = {
     "schema": text(re.escape(SCHEMA)), "format": integer(FORMAT, FORMAT), "sequence": integer(0, 1 << 62),
     "nonce": text("[0-9a-f]{32}"), "time": integer(0, 1 << 62), "tenant": integer(0, 0xFFFF),
     "watermark": optional(_digest), "process": optional(_PROCESS), "device": optional(_DEVICE),
     "regions": several(record(name=text("[a-z0-9_/.]{1,90}"), size=integer(0, LARGEST_REGION), sha256=_digest), 0,
-                        MOST_REGIONS),
+                        MAX_REGIONS),
 }
 
 

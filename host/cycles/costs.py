@@ -101,7 +101,7 @@ class Costs:
         self._spread: dict[int, Numbers] = {}
         #: Words of a packet by its elements.
         self._tables = {
-            name: np.array([CODECS[name].most_words(count) for count in range(segment + 1)], dtype=np.int64)
+            name: np.array([CODECS[name].max_words(count) for count in range(segment + 1)], dtype=np.int64)
             for name in (form.gradients, form.weights) if not CODECS[name].sums_coded}
 
     def elements(self, segment: int, distance: int) -> Numbers:

@@ -66,7 +66,7 @@ class Command:
     duration: int = 0  # cycles of a command that stands for others
     format: int = 0  # of a BROADCAST's weights: index in :data:`hdl.compression.registry.FETCH_FORMATS`
     entry: int = 0  # entry of a server's table of counts, 0 to 63, for a BROADCAST or PUSH; 64 to 255 for none
-    one_owner: int = 0  # whether ``root`` owns all groups of a FUSED_UPDATE or ALL_REDUCE; docs/ring/one_owner.md
+    root_reduce: int = 0  # whether ``root`` owns all groups of a FUSED_UPDATE or ALL_REDUCE; docs/ring/root_reduce.md
 
     def words(self) -> Words:
         """The sixteen words of the descriptor; a ``ValueError`` if a field does not fit into its bits."""

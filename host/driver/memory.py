@@ -170,11 +170,11 @@ class Allocation:
     planes: int = 0  # state planes of the optimizer; a node keeps its own block of each
     packed_state: bool = False  # whether state is stored as bfloat16
     errors: bool = False  # whether errors of :meth:`host.driver.node_operations.NodeOperations.sparsify` are kept
-    one_owner: bool = False  # whether one node owns all groups, so that its block is the whole vector
+    root_reduce: bool = False  # whether one node owns all groups, so that its block is the whole vector
 
     def block(self, nodes: int) -> int:
         """Elements of the largest block."""
-        return largest_block(self.length, 1 if self.one_owner else nodes)
+        return largest_block(self.length, 1 if self.root_reduce else nodes)
 
     def state_words(self, config: Configuration, *, nodes: int) -> int:
         """Words of state in a node, or of master weights, which are never packed."""

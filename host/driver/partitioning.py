@@ -18,10 +18,10 @@ from host.driver.ring import Ring
 from sim.golden.ring import PACKET_OVERHEAD
 from sim.golden.ring_cycles import best_owner
 
-__all__ = ["LEAST_GAIN", "Partitioning", "choose", "link_rates"]
+__all__ = ["MIN_GAIN", "Partitioning", "choose", "link_rates"]
 
 #: Smallest share of the cycles that another partition must save by its model, to be taken.
-LEAST_GAIN = 0.05
+MIN_GAIN = 0.05
 
 #: Segments of the two broadcasts at a root, with a difference that is free of the cycles at the ends of a command.
 _SEGMENTS = 4, 12
@@ -80,7 +80,7 @@ def link_rates(ring: Ring) -> tuple[float, ...]:
 
 
 def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, latency: int = 16) -> Partitioning:
-    """Choose the partition of ``length`` elements that is fastest by the model, if it saves :data:`LEAST_GAIN`.
+    """Choose the partition of ``length`` elements that is fastest by the model, if it saves :data:`MIN_GAIN`.
 
     Links from each rank have ``rates`` in words per cycle, and a ``latency`` in cycles. An owner of all groups must
     have room for the state ``planes`` of the optimizer.
@@ -88,7 +88,7 @@ def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, 
     config = ring.devices[0].config
     if ring.nodes < 2:
         return Partitioning(root=None, rates=tuple(rates), cycles={None: 0.0})
-    best, cycles = best_owner(length, ring.nodes, rates=rates, least_gain=LEAST_GAIN, latency=latency,
+    best, cycles = best_owner(length, ring.nodes, rates=rates, min_gain=MIN_GAIN, latency=latency,
                               segment=ring.formats.segment, credits=config.link.ingress,
                               update_rate=config.optimizer.lanes / config.optimizer.interval)
     has_state = planes or ring.formats.has_master

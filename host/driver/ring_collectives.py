@@ -120,7 +120,7 @@ class RingCollectives(WeightUpdates):
             raise ValueError(f"Part of {whole:,} elements must begin and end with a group of {GROUP}, not be "
                              f"{length:,} from {first:,} on")
         nodes, groups = self._commands.nodes, first // GROUP
-        common = {"root": root if owner is None else owner, "one_owner": int(owner is not None), "length": length,
+        common = {"root": root if owner is None else owner, "root_reduce": int(owner is not None), "length": length,
                   "turn": groups % nodes}
         fields = []
         for rank in range(nodes):

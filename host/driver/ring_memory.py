@@ -35,7 +35,7 @@ class RingPartition:
 
     def set_root(self, root: int | None) -> None:
         """Make one rank own all groups in later fused updates and all-reduces, or with None each rank a block, as at
-        the start: docs/ring/one_owner.md.
+        the start: docs/ring/root_reduce.md.
 
         Another partition is another order of sums. State and master weights stay where they are: see
         :meth:`RingMemory.move_state`. Raises ``ValueError`` as :meth:`check_root` does.

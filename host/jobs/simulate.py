@@ -17,7 +17,7 @@ from typing import Any
 
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import Configuration, NodeConfig, SingleRing, Weights, max_nodes_for
-from hdl.ring.topology import MOST_NODES
+from hdl.ring.topology import MAX_NODES
 from host.arguments import Argument, Call, Choice, Flag, Instance, Integer, Member, Optional, checked
 from host.driver.memory import Allocation, fitted
 from host.jobs import checks
@@ -39,7 +39,7 @@ class MomentsWarning(UserWarning):
 
 
 _NODE: dict[str, Argument] = {
-    "nodes": Integer(1, MOST_NODES), "packed_state": Flag(), "density": DENSITY,
+    "nodes": Integer(1, MAX_NODES), "packed_state": Flag(), "density": DENSITY,
     "gradients": Optional(Choice(GRADIENT_CODECS)), "weights": Choice(WEIGHT_CODECS)}
 
 

@@ -28,7 +28,7 @@ LABS = {
                      "Move a training job from a ring to another one while it runs, and compare it with a run "
                      "that stays.",
                      features=("settable_version",)),
-    "relay": Entry("host.labs.relay.lab", "relay_lab",
+    "streaming": Entry("host.labs.streaming.lab", "streaming_lab",
                    "Train layer by layer from a server, on golden nodes, with a model that is edited meanwhile.",
                    features=("streaming",)),
     "late": Entry("host.labs.late.lab", "late_lab",

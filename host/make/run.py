@@ -144,12 +144,18 @@ def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[st
     return 0
 
 
+#: Today's names of targets that had other ones in the release before.
+_OLD_TARGETS = {"relay": "streaming"}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run a target, with the variables of ``MAKEFLAGS``; return the exit code of its command.
 
     Arguments are the target, and all targets of make's command line.
     """
-    goal, *goals = arguments
+    goal, *goals = [_OLD_TARGETS.get(name, name) for name in arguments]
+    if goal != arguments[0]:
+        print(f"warning: make {arguments[0]} is an old spelling: write make {goal}", file=sys.stderr)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         restore_default(signal.SIGINT)
     letters, values = read_flags(os.environ.get(_FLAGS, ""))

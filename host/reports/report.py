@@ -23,7 +23,7 @@ from host.transports.session import Elapsed, TransportName
 from sim.link_faults import RandomFaults, wires
 
 if TYPE_CHECKING:
-    from host.features.grid.course import Course
+    from host.features.grid.reconfiguration import ReconfigurationPlan
 
 __all__ = ["SCHEMA", "TARGET", "Simulation", "build_report", "draw_report", "write_page"]
 
@@ -55,7 +55,7 @@ class Simulation:
     #: Faults of the links, of nodes whose links repeat words.
     faults: RandomFaults | None = None
     #: Rings of a grid.
-    course: "Course | None" = None
+    reconfiguration: "ReconfigurationPlan | None" = None
     #: Partition of a ring with a slow link, and the cycles for which it was chosen.
     partitioning: dict[str, Any] | None = None
 
@@ -205,15 +205,17 @@ def _elapsed(simulation: Simulation) -> dict[str, Any]:
 def _ring(simulation: Simulation) -> dict[str, Any]:
     """Links of the nodes, and what was done to them."""
     # A section that can be of one type alone says no kind.
-    links, course = simulation.configuration.get("link", {}).get("kind", "credits"), simulation.course
+    links = simulation.configuration.get("link", {}).get("kind", "credits")
+    reconfiguration = simulation.reconfiguration
     return {"links": links, "wires_per_link": [len(wires(replay=links != "credits")) - 1, 1],
             "faults": None if simulation.faults is None else dataclasses.asdict(simulation.faults),
             "partitioning": simulation.partitioning,
-            "topology": None if course is None else {
-                "rows": course.rows, "columns": course.columns,
-                "shape": None if course.shape is None else course.shape.value, "requests": course.texts(),
+            "topology": None if reconfiguration is None else {
+                "rows": reconfiguration.rows, "columns": reconfiguration.columns,
+                "shape": None if reconfiguration.shape is None else reconfiguration.shape.value,
+                "requests": reconfiguration.texts(),
                 "stages": [{"step": stage.step, "rings": str(stage), "nodes": list(stage.plan.order)}
-                           for stage in course.stages]}}
+                           for stage in reconfiguration.stages]}}
 
 
 def draw_report(report: dict[str, Any], directory: pathlib.Path) -> pathlib.Path:

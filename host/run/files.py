@@ -17,7 +17,7 @@ from host.run.spec import RunSpec, to_toml
 from host.schema import write_report
 from host.signals import GRACE, Interrupted, Signals, handle_signals
 from host.training.checkpoint import NAME
-from host.training.experiment import Keeper
+from host.training.experiment import Checkpointer
 from host.training.record import TrainingConfig
 from host.training.workloads import Workload
 
@@ -43,19 +43,20 @@ def space(task: Workload, config: TrainingConfig, nodes: int) -> int:
     return 2 * (4 * vectors * task.parameters.size + 4096 * config.steps(task.examples)) + (2 << 20)
 
 
-def open_files(spec: RunSpec, keeper: Keeper, say: Callable[[str], None], *, space: int = 0,
+def open_files(spec: RunSpec, checkpointer: Checkpointer, say: Callable[[str], None], *, space: int = 0,
                check: Callable[[dict[str, Any]], None] = lambda content: None) -> dict[str, Any] | None:
     """Check that results of ``space`` bytes can be written; the content of the checkpoint to resume from, if there is
     one, after a ``check`` of it, which may raise ``CheckpointError``."""
     folder = spec.known("output.folder")
-    keeper.check_key()
+    checkpointer.check_key()
     prepare(folder, files=[name for name in FILES if "/" not in name], space=space)
-    content = keeper.load() if spec.output.resume else None
+    content = checkpointer.load() if spec.output.resume else None
     if content is not None:
         check(content)
     claim(folder, files=FILES, keep=() if content is None else (NAME,))
     if spec.output.resume:
-        say(f"{shown(keeper.path)}: " + ("there is none, so the run begins at its first step" if content is None else
+        say(f"{shown(checkpointer.path)}: " + (
+            "there is none, so the run begins at its first step" if content is None else
                                          "the run continues from there"))
     return content
 
@@ -77,15 +78,16 @@ def write_results(spec: RunSpec, report: dict[str, Any]) -> Path:
     return write_report(report, folder)
 
 
-def advice(keeper: Keeper) -> str:
+def advice(checkpointer: Checkpointer) -> str:
     """Advice on how a run that has ended early can continue."""
-    if not keeper.kept:
+    if not checkpointer.kept:
         return "there is no checkpoint yet, so that the next run begins at its first step"
-    return (f"{shown(keeper.path)} holds {keeper.kept} step{'s' if keeper.kept > 1 else ''}: the same command with "
+    return (f"{shown(checkpointer.path)} holds {checkpointer.kept} step{'s' if checkpointer.kept > 1 else ''}: "
+            f"the same command with "
             f"--resume (make: RESUME=1) continues from there")
 
 
-def end_interrupted(number: int, keeper: Keeper, console: Console) -> NoReturn:
+def end_interrupted(number: int, checkpointer: Checkpointer, console: Console) -> NoReturn:
     """End the program after a signal, with advice on how to continue."""
-    console.print(f"interrupted; {advice(keeper)}", soft_wrap=True)
+    console.print(f"interrupted; {advice(checkpointer)}", soft_wrap=True)
     raise typer.Exit(128 + number)

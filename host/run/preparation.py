@@ -27,7 +27,7 @@ from sim.golden.codecs import RAW, ZERO_VALUE
 from sim.link_faults import RandomFaults
 
 if TYPE_CHECKING:
-    from host.features.grid.course import Course
+    from host.features.grid.reconfiguration import ReconfigurationPlan
 
 __all__ = ["Preparation", "prepare", "random_faults", "with_links"]
 
@@ -47,7 +47,7 @@ class Preparation:
     #: The last of them, if it is there for comparison.
     plain: TrainingConfig | None = None
     #: Rings of a grid.
-    course: "Course | None" = None
+    reconfiguration: "ReconfigurationPlan | None" = None
     slow: slow_link.SlowLink | None = None
     faults: RandomFaults | None = None
 
@@ -67,8 +67,10 @@ def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Pr
     the run is impossible, or an option has no effect on it."""
     board = _board(spec)
     schedule = spec.known_schedule
-    course: Course | None = None if spec.ring.topology is None else feature("grid").course(spec.ring)
-    node = _node(spec, board, is_grid=course is not None)
+    reconfiguration: ReconfigurationPlan | None = None
+    if spec.ring.topology is not None:
+        reconfiguration = feature("grid").reconfiguration(spec.ring)
+    node = _node(spec, board, is_grid=reconfiguration is not None)
     slow = None if spec.ring.slow_link is None else slow_link.SlowLink.parse(spec.ring.slow_link)
     if slow is not None:
         slow.check(nodes=spec.known("ring.nodes"))
@@ -76,12 +78,12 @@ def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Pr
     plain = _compared(spec, config)
     compared = [] if plain is None else [plain]
     if spec.backend.board is None:
-        node = _fitted(spec, node, task, [config, *compared], course=course)
+        node = _fitted(spec, node, task, [config, *compared], reconfiguration=reconfiguration)
     check_run(node, task, config, nodes=spec.known("ring.nodes"))
-    if course is not None:
-        course.check_run(node, task, config)
+    if reconfiguration is not None:
+        reconfiguration.check_run(node, task, config)
     return Preparation(spec=spec, board=board, node=node, task=task, configs=[*schedule.configs(config), *compared],
-                       plain=plain, course=course, slow=slow, faults=random_faults(spec))
+                       plain=plain, reconfiguration=reconfiguration, slow=slow, faults=random_faults(spec))
 
 
 def _board(spec: RunSpec) -> BoardConfig:
@@ -207,11 +209,12 @@ def _compared(spec: RunSpec, config: TrainingConfig) -> TrainingConfig | None:
 
 
 def _fitted(spec: RunSpec, node: Configuration, task: Workload, configs: list[TrainingConfig], *,
-            course: "Course | None") -> Configuration:
+            reconfiguration: "ReconfigurationPlan | None") -> Configuration:
     """Nodes with room for the runs, and with the engines that they need."""
     nodes, config = spec.known("ring.nodes"), configs[0]
     node = fitted(node, [one.allocation(task.parameters.size) for one in configs],
-                  nodes=nodes if course is None else course.fewest, planes=spec.backend.state_planes)
+                  nodes=nodes if reconfiguration is None else reconfiguration.fewest,
+                  planes=spec.backend.state_planes)
     if spec.ring.slow_link is not None:
         node = slow_link.with_option(node, task.parameters.size, planes=config.optimizer.planes)
     for name in [*["compute"] * (config.compute == NODE), *["programs"] * (config.overlap is not None)]:

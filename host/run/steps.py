@@ -23,7 +23,7 @@ from host.run.processes import other_processes, threads_of
 from host.run.repeat import described
 from host.run.spec import RunSpec
 from host.training import checkpoint, weight_files
-from host.training.experiment import Experiment, Keeper
+from host.training.experiment import Checkpointer, Experiment
 from host.training.optimizers import moments_note
 from host.training.record import Training
 from host.training.workloads import CharacterModel, WorkloadName
@@ -50,7 +50,7 @@ class _StepRun:
 
     def open_files(self) -> None:
         """Check that all results can be written, and find the content to resume from."""
-        spec, prepared, course = self.spec, self.prepared, self.prepared.course
+        spec, prepared, reconfiguration = self.spec, self.prepared, self.prepared.reconfiguration
         identity = identity_of(
             prepared.configs, prepared.node, workload=spec.workload.name.value, nodes=prepared.nodes,
             transport=spec.known("backend.transport").value,
@@ -58,12 +58,14 @@ class _StepRun:
             faults=None if prepared.faults is None else dataclasses.asdict(prepared.faults),
             topology=spec.ring.topology, shape=spec.ring.shape,
             **({} if spec.ring.slow_link is None else {"slow_link": spec.ring.slow_link}))
-        keeper = self.keeper = Keeper(self.folder / checkpoint.NAME, identity, steps=spec.output.checkpoint)
+        checkpointer = self.checkpointer = Checkpointer(self.folder / checkpoint.NAME, identity,
+                                                        steps=spec.output.checkpoint)
         if spec.output.chakra is not None:
             prepare(spec.output.chakra.parent)
         self.kept = open_files(
-            spec, keeper, self.progress.say, space=space(prepared.task, prepared.config, prepared.nodes),
-            check=lambda content: None if course is None else course.check_past(content, shown(keeper.path)))
+            spec, checkpointer, self.progress.say, space=space(prepared.task, prepared.config, prepared.nodes),
+            check=lambda content: None if reconfiguration is None else reconfiguration.check_past(
+                content, shown(checkpointer.path)))
 
     def events(self) -> Any:
         """Events for TensorBoard, if they are asked for."""
@@ -72,12 +74,13 @@ class _StepRun:
             return contextlib.nullcontext()
         measure = "loss/held_out" if spec.workload.name is WorkloadName.TEXT else "accuracy/test"
         return event_files.Events(spec.output.tensorboard, list(map(event_files.run_name, prepared.configs)),
-                                  measure=measure, grid=prepared.course is not None, replay=prepared.node.link.replay)
+                                  measure=measure, grid=prepared.reconfiguration is not None,
+                                  replay=prepared.node.link.replay)
 
     def session(self) -> contextlib.AbstractContextManager[Session]:
         """The nodes."""
         spec, prepared, backend = self.spec, self.prepared, self.spec.backend
-        config, course = prepared.config, prepared.course
+        config, reconfiguration = prepared.config, prepared.reconfiguration
         patience = 0 if config.overlap is None else feature("programs").patience(prepared.task, config,
                                                                                 prepared.nodes)
         options: dict[str, Any] = {name: value for name, value in (
@@ -88,7 +91,8 @@ class _StepRun:
             host_port=self.host_port, faults=prepared.faults, processes=self.processes, device=backend.device,
             slow_link=prepared.slow, far_rate=None if config.far is None else config.far.rate,
             timeout=TIMEOUT + patience, baud=prepared.board.baud if backend.baud is None else backend.baud,
-            frequency=prepared.board.clock, grid=None if course is None else (course.rows, course.columns),
+            frequency=prepared.board.clock, grid=None if reconfiguration is None else (
+                reconfiguration.rows, reconfiguration.columns),
             say=self.progress.say, announce=self.progress.stage, **options)
 
     def carry_out(self, session: Session, events: Any) -> None:
@@ -98,8 +102,9 @@ class _StepRun:
             self.partitioning = slow_link.partition(
                 session.ring, prepared.task.parameters.size, planes=prepared.config.optimizer.planes,
                 latency=self.spec.known("ring.link_latency"), say=progress.say)
-        experiment = self.experiment = Experiment(session, prepared.task, prepared.configs, keeper=self.keeper,
-                                                  content=self.kept, course=prepared.course)
+        experiment = self.experiment = Experiment(session, prepared.task, prepared.configs,
+                                                  checkpointer=self.checkpointer,
+                                                  content=self.kept, reconfiguration=prepared.reconfiguration)
 
         def begin(number: int) -> None:
             self._announce(number)
@@ -115,7 +120,7 @@ class _StepRun:
             self.stopped = until_signal(lambda signals: experiment.run(signals, on_run=begin, on_step=step,
                                                                        on_repeat=progress.say))
         except (DeviceError, RingError):
-            progress.say(advice(self.keeper))
+            progress.say(advice(self.checkpointer))
             raise
         self.simulation = self._simulation(session)
 
@@ -142,7 +147,7 @@ class _StepRun:
             link_latency=self.spec.ring.link_latency or LATENCY, configuration=as_dict(prepared.node),
             configuration_hash=prepared.node.hash, host_port=self.host_port, elapsed=experiment.elapsed,
             seconds=session.build_seconds | seconds, simulation_seconds=experiment.simulation_seconds,
-            faults=prepared.faults, course=prepared.course, partitioning=self.partitioning)
+            faults=prepared.faults, reconfiguration=prepared.reconfiguration, partitioning=self.partitioning)
 
     def result(self) -> dict[str, Any] | None:
         """The report; None if a signal came before the first step ended."""
@@ -187,7 +192,8 @@ def train(spec: RunSpec) -> dict[str, Any]:
         prepared = preparation.prepare(spec, progress.say)
         run = _StepRun(prepared, progress)
         note = moments_note([prepared.config.optimizer], packed_state=prepared.config.packed_state)
-        for line in [*([] if note is None else [note]), *([] if prepared.course is None else prepared.course.lines)]:
+        for line in [*([] if note is None else [note]), *(
+                [] if prepared.reconfiguration is None else prepared.reconfiguration.lines)]:
             progress.say(line)
         run.open_files()
         with run.events() as events, run.session() as session:
@@ -196,7 +202,7 @@ def train(spec: RunSpec) -> dict[str, Any]:
     if run.stopped:
         if result is not None:
             write_results(spec, result)
-        end_interrupted(run.stopped, run.keeper, console)
+        end_interrupted(run.stopped, run.checkpointer, console)
     assert result is not None
     run.write(console, result)
     return result

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from host.training.record import TrainingConfig
 
-__all__ = ["Batch", "BatchSource", "Batches", "RoundBatches", "SetBatches", "Shares"]
+__all__ = ["Batch", "BatchSource", "Batches", "QuorumBatches", "SetBatches", "Shares"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -148,7 +148,7 @@ class Shares:
         return np.asarray(self._examples[worker][order])
 
 
-class RoundBatches(BatchSource):
+class QuorumBatches(BatchSource):
     """Batches with ``each`` examples of every worker, in the order of workers."""
 
     def __init__(self, shares: Shares, each: int):

@@ -27,7 +27,7 @@ __all__ = ["ADVICE", "NAME", "CheckpointError", "load", "packed", "peek", "save"
 NAME = "checkpoint.tar"
 
 #: Differences of a file that a message has, and characters of each value in it.
-_MOST_SHOWN, _LONGEST_SHOWN = 6, 60
+_MAX_SHOWN, _LONGEST_SHOWN = 6, 60
 
 #: Name of the files that versions before format 1 have written.
 _OLD = "checkpoint.npz"
@@ -67,9 +67,9 @@ def load(path: Path, identity: dict[str, Any]) -> Any:
     state = peek(path)
     differences = _differences(json_files.parse_product(json.dumps(identity)), state["identity"])
     if differences:
-        more = f" and {len(differences) - _MOST_SHOWN} others" if len(differences) > _MOST_SHOWN else ""
+        more = f" and {len(differences) - _MAX_SHOWN} others" if len(differences) > _MAX_SHOWN else ""
         raise CheckpointError(f"{path} must be of a run with the same options and versions, not with "
-                              f"{', '.join(differences[:_MOST_SHOWN])}{more}; take those, or {ADVICE}")
+                              f"{', '.join(differences[:_MAX_SHOWN])}{more}; take those, or {ADVICE}")
     return state["content"]
 
 

@@ -4,7 +4,8 @@ Example
 -------
 ::
 
-    experiment = Experiment(session, task, [config, plain], keeper=Keeper(folder / NAME, identity), resume=True)
+    experiment = Experiment(session, task, [config, plain],
+                            checkpointer=Checkpointer(folder / NAME, identity), resume=True)
     try:
         experiment.run()
     except Interrupted as interrupted:
@@ -31,11 +32,11 @@ from host.training.updates import UpdateExecutor
 from host.training.workloads import Workload
 from host.transports.session import Elapsed, Session
 
-__all__ = ["Experiment", "Keeper"]
+__all__ = ["Checkpointer", "Experiment"]
 
 
 @dataclasses.dataclass
-class Keeper:
+class Checkpointer:
     """The file of checkpoints, and the steps after which it is written."""
 
     path: Path
@@ -83,14 +84,15 @@ class Keeper:
 class Experiment:
     """Training runs on the same ring, one after the other, each with its configuration.
 
-    They continue from a content of :meth:`Keeper.load`, if there is one; on a session with a grid, a course
-    (:class:`host.features.grid.course.Course`) has the rings of each run.
+    They continue from a content of :meth:`Checkpointer.load`, if there is one; on a session with a grid, a
+    reconfiguration
+    (:class:`host.features.grid.reconfiguration.ReconfigurationPlan`) has the rings of each run.
     """
 
-    def __init__(self, session: Session, task: Workload, configs: list[TrainingConfig], *, keeper: Keeper,
-                 content: dict[str, Any] | None = None, course: Any = None):
+    def __init__(self, session: Session, task: Workload, configs: list[TrainingConfig], *, checkpointer: Checkpointer,
+                 content: dict[str, Any] | None = None, reconfiguration: Any = None):
         self._session, self._task, self._configs = session, task, configs
-        self._keeper, self._content, self._course = keeper, content, course
+        self._checkpointer, self._content, self._reconfiguration = checkpointer, content, reconfiguration
         #: Outcome of each run that has begun.
         self.trainings: list[Training] = []
         #: Parameters of the model that the first run has trained, once it has ended.
@@ -119,17 +121,17 @@ class Experiment:
                 self._session.ring.partition.set_root(content["dealt_to"])
         for number, config in enumerate(self._configs[first:], first):
             on_run(number)
-            trainer = make_trainer(self._rings(), self._task, config, every=self._keeper.steps, on_step=on_step,
+            trainer = make_trainer(self._rings(), self._task, config, every=self._checkpointer.steps, on_step=on_step,
                                    on_repeat=on_repeat, faults=lambda: self._session.faults)
             self._train(number, trainer, state if number == first else None, signals)
 
     def _rings(self) -> Ring | RingStages:
-        """The ring, or the rings of a course, of a run."""
+        """The ring, or the rings of a reconfiguration, of a run."""
         session = self._session
-        if self._course is None:
+        if self._reconfiguration is None:
             return session.ring
         assert session.grid is not None
-        return feature("grid").stages(session.grid, self._course,
+        return feature("grid").stages(session.grid, self._reconfiguration,
                                       lambda: None if session.golden else session.elapsed.cycles)
 
     def _train(self, number: int, trainer: Trainer[UpdateExecutor], state: dict[str, Any] | None,
@@ -145,7 +147,7 @@ class Experiment:
                 self.simulation_seconds = simulated + self._session.seconds - watch
 
         def block() -> None:
-            if signals.asked is not None or self._keeper.due(trainer):
+            if signals.asked is not None or self._checkpointer.due(trainer):
                 measure()
                 self._save(number, trainer)
 
@@ -155,7 +157,7 @@ class Experiment:
         else:
             trainer.resume(state)
             self.trainings[number] = trainer.executor.training
-            self._keeper.kept = self._steps
+            self._checkpointer.kept = self._steps
             first = self._session.elapsed if number == 0 else Elapsed()
         trainer.train(signals, on_block=block)
         if number + 1 < len(self._configs):
@@ -170,9 +172,9 @@ class Experiment:
         return sum(len(training.steps) for training in self.trainings)
 
     def _save(self, number: int, trainer: Trainer[UpdateExecutor]) -> None:
-        self._keeper.save({
+        self._checkpointer.save({
             "run": number, "trainings": [training.figures() for training in self.trainings[:number]],
             "parameters": self.parameters, "elapsed": self.elapsed, "seconds": self.seconds,
             "simulation_seconds": self.simulation_seconds, "state": trainer.state(),
             "dealt_to": self._session.ring.partition.root,
-            "requests": [] if self._course is None else self._course.texts()}, self._steps)
+            "requests": [] if self._reconfiguration is None else self._reconfiguration.texts()}, self._steps)

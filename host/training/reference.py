@@ -180,9 +180,9 @@ class Reference:
                                  "lanes": formats.lanes}
         update: Update
         if root is not None and self._ring.nodes > 1:
-            from sim.golden import one_owner
+            from sim.golden import root_reduce
 
-            update = one_owner.fused_update(*vectors, root, **shape)
+            update = root_reduce.fused_update(*vectors, root, **shape)
         else:
             update = self._golden.fused_update(*vectors, weight_codec=self._codec, residuals=residuals, turn=turn,
                                                gradient_codec=self._gradient_codec, **shape)

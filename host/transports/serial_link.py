@@ -209,7 +209,7 @@ FRAME_WORDS = 64
 WRAP = 1 << 16
 
 #: Bounds of the number of frames that may be on the way to a node.
-_FEWEST_FRAMES, _MOST_FRAMES = 2.0, 32.0
+_FEWEST_FRAMES, _MAX_FRAMES = 2.0, 32.0
 
 
 @dataclasses.dataclass
@@ -243,7 +243,7 @@ class Channel:
         self.queued = 0  # words of all requests
         self.acknowledged = 0
         self.limit = limit
-        self.frames = _MOST_FRAMES  # most frames on the way
+        self.frames = _MAX_FRAMES  # most frames on the way
         self.farthest = 0  # word up to which pieces were sent at least once
         self.expected = 0
         self.partial: list[bytes] = []
@@ -278,7 +278,7 @@ class Channel:
             while self.pieces and self.pieces[0].end <= self.acknowledged:
                 self.pieces.popleft()
                 self.sent = max(self.sent - 1, 0)
-                self.frames = min(self.frames + 1 / self.frames, _MOST_FRAMES)
+                self.frames = min(self.frames + 1 / self.frames, _MAX_FRAMES)
         room = (frame.limit - self.acknowledged) % WRAP
         if room < WRAP // 2:
             self.limit = max(self.limit, self.acknowledged + room)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hdl.config import Configuration
-from hdl.ring.topology import MOST_NODES, GridTopology
+from hdl.ring.topology import MAX_NODES, GridTopology
 from host.arguments import (
     Call,
     Flag,
@@ -363,7 +363,7 @@ _OPENERS = {
     TransportName.GOLDEN: _open_golden}
 
 
-@checked(config=Instance(Configuration, "a NodeConfig"), nodes=Integer(1, MOST_NODES),
+@checked(config=Instance(Configuration, "a NodeConfig"), nodes=Integer(1, MAX_NODES),
          transport=Member(TransportName))
 @with_sections
 def open_session(
@@ -389,7 +389,7 @@ def _session(request: _Request) -> Iterator[Session]:
         devices = opened.golden.devices if opened.golden else [
             Device(watch, request.config, name=f"node {rank}") for rank, watch in enumerate(watches)]
         if request.transport is TransportName.MESSAGES:
-            devices[0].write_register("SLOT_PLACE", request.nodes << 4)  # from which the other nodes get their ranks
+            devices[0].write_register("SLOT_POSITION", request.nodes << 4)  # other nodes get their ranks from it
         timeout = request.links.timeout + 4 * request.links.latency
         ring, golden, grid = Ring(devices, timeout=timeout), opened.golden and opened.golden.nodes, None
         if request.links.grid is not None:

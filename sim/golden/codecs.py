@@ -62,7 +62,7 @@ class Codec(Protocol):
     def codebook_words(self) -> int:
         """Words of a node's codebook: bounds, an unused word, and centroids."""
 
-    def most_words(self, count: int) -> int:
+    def max_words(self, count: int) -> int:
         """Return the most words of a packet of ``count`` elements."""
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
@@ -135,7 +135,7 @@ class FixedCodec(_Plain):
         """Elements that are decoded together."""
         return self.format.block
 
-    def most_words(self, count: int) -> int:
+    def max_words(self, count: int) -> int:
         """Return the words of a packet of ``count`` elements."""
         return self.format.words(count)
 
@@ -149,7 +149,7 @@ class FixedCodec(_Plain):
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
         """Return the extent of a packet of ``count`` elements in given words; a unit is a word."""
-        return whole_words(self.most_words(count), len(np.asarray(words)))
+        return whole_words(self.max_words(count), len(np.asarray(words)))
 
     def bind(self, centroids: npt.ArrayLike) -> "FixedCodec":
         """Return the codec as it is."""
@@ -173,7 +173,7 @@ class ZeroValueCodec(_Plain):
     sums_coded = True
     block = zero_value.GROUP
 
-    def most_words(self, count: int) -> int:
+    def max_words(self, count: int) -> int:
         """Return the words of a packet of ``count`` elements without a zero."""
         return count + (count + zero_value.GROUP - 1) // zero_value.GROUP
 

@@ -13,8 +13,8 @@ Sums are formed in the order of ranks in any case, so all bits are those of :mod
 
 from collections.abc import Sequence
 
-from sim.golden import one_owner
-from sim.golden.one_owner import GATHER, SCATTER
+from sim.golden import root_reduce
+from sim.golden.root_reduce import GATHER, SCATTER
 
 __all__ = ["LAG", "blockwise", "order", "waits"]
 
@@ -40,7 +40,7 @@ def order(segments: int, scatter: int, gather: int, *, both: bool | None = None)
     """
     both = bool(scatter and gather) if both is None else both
     steps = {SCATTER: scatter, GATHER: gather}
-    phases = one_owner.order(segments, lag=LAG) if both else [
+    phases = root_reduce.order(segments, lag=LAG) if both else [
         (phase, segment) for segment in range(segments) for phase in steps if steps[phase]]
     width = 1 if both and segments == 1 else 2
     pairs = [phases[first:first + width] for first in range(0, len(phases), width)]
@@ -50,7 +50,7 @@ def order(segments: int, scatter: int, gather: int, *, both: bool | None = None)
 
 def blockwise(segments: int, steps: int) -> list[Packet]:
     """Order of the packets of an update on nodes without the option: all steps of a segment before the next one."""
-    return [(phase, segment, step) for phase, segment in one_owner.order(segments, lag=1) for step in range(steps)]
+    return [(phase, segment, step) for phase, segment in root_reduce.order(segments, lag=1) for step in range(steps)]
 
 
 def waits(nodes: int, segments: int, *, credits: int, room: int,

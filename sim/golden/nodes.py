@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden import moments, one_owner, optimizer, ring
+from sim.golden import moments, optimizer, ring, root_reduce
 from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, Codec
 
 __all__ = ["Collected", "ListEngine", "Nodes", "Placed"]
@@ -133,7 +133,7 @@ class Nodes:
         """Carry a command out on some nodes, in an even pass or in an odd one; the nodes of a collective are those of
         a ring, in its order."""
         fields = [{"gradient_base": 0, "weight_base": 0, "state_base": 0, "length": 0, "turn": 0, "stride": 1,
-                   "size": self.nodes, "root": 0, "one_owner": 0, **command.fields[rank]}
+                   "size": self.nodes, "root": 0, "root_reduce": 0, **command.fields[rank]}
                   for rank in range(self.nodes)]
         for one in fields:
             one["weight_base"] += self.weight_stride * odd * one.get("alternate", 0)
@@ -192,8 +192,8 @@ class Nodes:
         rows, place = np.array(ranks)[:, np.newaxis], _place(fields, "gradient_base")
         gradients, own = self.gradients[rows, place], _owned(fields, len(ranks))
         shape = {"segment": self._segment, "lanes": self._lanes}
-        if fields["one_owner"]:
-            total, traffic = one_owner.all_reduce(gradients, fields["root"], **shape)
+        if fields["root_reduce"]:
+            total, traffic = root_reduce.all_reduce(gradients, fields["root"], **shape)
             self.gradients[rows, place] = total
             return Collected(tuple(ranks), traffic.words, traffic, total, own)
         add = ring.all_reduce if operation == "ALL_REDUCE" else ring.reduce_scatter
@@ -234,8 +234,9 @@ class Nodes:
                                 else mine[rank, base:base + len(index)])
         rows = np.array(ranks)[:, np.newaxis]
         shape: dict[str, Any] = {"packed_state": packed, "segment": self._segment, "lanes": self._lanes}
-        if fields[0]["one_owner"] and len(ranks) > 1:
-            update = one_owner.fused_update(self.gradients[rows, places], master, state, settings, fields[0]["root"],
+        if fields[0]["root_reduce"] and len(ranks) > 1:
+            update = root_reduce.fused_update(self.gradients[rows, places], master, state, settings,
+                                              fields[0]["root"],
                                             **shape)
         else:
             residuals = self.residuals[rows, places]
@@ -256,7 +257,7 @@ class Nodes:
 
 def _owned(fields: Mapping[str, int], nodes: int) -> list[npt.NDArray[np.int64]]:
     """Elements of a command's vector that each node of its ring owns."""
-    if fields["one_owner"]:
+    if fields["root_reduce"]:
         return [np.arange(fields["length"] if rank == fields["root"] else 0) for rank in range(nodes)]
     blocks = ring.block_indices(fields["length"], nodes, turn=fields["turn"])
     return [blocks[(rank + 1) % nodes] for rank in range(nodes)]

@@ -301,7 +301,7 @@ class _Schedule:
 
     def words(self, codec: Codec) -> npt.NDArray[np.int64]:
         """Words of each segment of each block."""
-        return np.asarray(np.vectorize(codec.most_words, otypes=[np.int64])(self.sizes))
+        return np.asarray(np.vectorize(codec.max_words, otypes=[np.int64])(self.sizes))
 
     def gather(self, values: Bits | None = None, coded: npt.NDArray[np.int64] | None = None) -> _Steps:
         """The N-1 segment steps which take every finished block around, compressed if ``values`` is given, or as

@@ -6,20 +6,20 @@ other at the rate of the link, and no faster than they come. So every time is th
 cycles that the constants here give, which are those of the gateware.
 
 The model says which dealing is faster on given links, and by how much. It is compared with measured cycles in
-docs/ring/one_owner.md.
+docs/ring/root_reduce.md.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
-from sim.golden import interleaved, one_owner
+from sim.golden import interleaved, root_reduce
 from sim.golden.constants import constant
-from sim.golden.one_owner import GATHER, SCATTER
 from sim.golden.ring import GROUP, PACKET_OVERHEAD, segment_indices
+from sim.golden.root_reduce import GATHER, SCATTER
 
 __all__ = ["best_owner", "update_cycles"]
 
-_UPDATES = "updates of Verilated nodes: docs/ring/one_owner.md"
+_UPDATES = "updates of Verilated nodes: docs/ring/root_reduce.md"
 HOP = constant("one owner", 15, "a word from one egress to the next, or to its end in a node, without the wire",
                _UPDATES)
 ADDER = constant("one owner", 45, "the delay of a word by the gradients that are added to it", _UPDATES)
@@ -51,7 +51,7 @@ class _Link:
 
 def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = None, owner: int | None = None,
                   latency: int = 16, segment: int = 256, credits: int = 4, update_rate: float = 1.0,
-                  lag: int = one_owner.LAG, interleaves: bool = False) -> float:
+                  lag: int = root_reduce.LAG, interleaves: bool = False) -> float:
     """Cycles of a fused update.
 
     Parameters
@@ -103,7 +103,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
 
     if owner is not None:
         sizes = [len(index) for index in segment_indices(length, 1, segment)[0]]
-        for phase, number in one_owner.order(len(sizes), lag=lag):
+        for phase, number in root_reduce.order(len(sizes), lag=lag):
             start = owner + 1 if phase == SCATTER else owner
             begin, end = ready[0, number] if phase == GATHER else (BEGIN, BEGIN)
             for hop in range(nodes - 1):
@@ -143,11 +143,11 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
     return last + END
 
 
-def best_owner(length: int, nodes: int, *, rates: Sequence[float], least_gain: float = 0.05,
+def best_owner(length: int, nodes: int, *, rates: Sequence[float], min_gain: float = 0.05,
                **shape: float) -> tuple[int | None, dict[int | None, float]]:
     """Rank that should own all groups, or None if none gains at least so much, and the cycles of each choice."""
     cycles: dict[int | None, float] = {
         owner: update_cycles(length, nodes, rates=rates, owner=owner, **shape)  # type: ignore[arg-type]
         for owner in (None, *range(nodes))}
     best = min(range(nodes), key=lambda owner: cycles[owner])
-    return (best if cycles[best] <= (1 - least_gain) * cycles[None] else None), cycles
+    return (best if cycles[best] <= (1 - min_gain) * cycles[None] else None), cycles

@@ -22,13 +22,13 @@ from host.features.quantization import files as model_files
 from host.features.quantization.network import FloatLayer, QuantizationConfig, quantize
 from host.features.streaming.edits import Kind as EditKind
 from host.features.streaming.edits import Structure, read_log
-from host.features.streaming.node_run import RelayKeeper
-from host.features.streaming.run import RelayRun
+from host.features.streaming.node_run import StreamingCheckpointer
+from host.features.streaming.run import GoldenStreaming
 from host.labs.centroids import lab as centroid_tables
 from host.labs.late import lab as late
 from host.labs.memory import lab as memory
 from host.labs.predict import points
-from host.labs.relay import experiment as relay_experiment
+from host.labs.streaming import experiment as streaming_experiment
 from host.labs.sweep import jobs
 from host.labs.sweep.jobs import Job, JobKind
 from host.migration.migrate import Entry, Ledger
@@ -94,8 +94,8 @@ def read_onnx(path: Path) -> Any:
 
 def write_edits(path: Path) -> None:
     start = Structure(widths=(64, 16, 16, 10), formats=("raw",) * 3, count=2, rate=0.125, microbatch=4,
-                      worker=relay_experiment.WORKER)
-    run = RelayRun(few(), start, workers=2, optimizer=SGD(start.rate, momentum=relay_experiment.MOMENTUM))
+                      worker=streaming_experiment.WORKER)
+    run = GoldenStreaming(few(), start, workers=2, optimizer=SGD(start.rate, momentum=streaming_experiment.MOMENTUM))
     run.propose(0, EditKind.MICROBATCHES, 1)
     do(run)
     run.propose(2, EditKind.REMOVE, 0)
@@ -259,12 +259,14 @@ KINDS = {
     "quantised model": Kind("model.npz", lambda path: model_files.save(network(per_channel=True), path),
                             model_files.load, ARCHIVE),
     "ONNX model": Kind("model.onnx", write_onnx, read_onnx, ANY, needs="onnx"),
-    "log of edits": Kind("edits.json", write_edits, lambda path: relay_experiment.replay_log(few(), read_log(path)),
+    "log of edits": Kind("edits.json", write_edits, lambda path: streaming_experiment.replay_log(
+        few(), read_log(path)),
                          JSON),
     "checkpoint of training": Kind(checkpoint.NAME, write_checkpoint, lambda path: checkpoint.load(path, IDENTITY),
                                    ANY, unchanged=True),
-    "checkpoint of a relay": Kind(
-        checkpoint.NAME, write_checkpoint, lambda path: RelayKeeper(path, IDENTITY["options"], steps=1).load(), ANY,
+    "checkpoint of layer streaming": Kind(
+        checkpoint.NAME, write_checkpoint, lambda path: StreamingCheckpointer(
+            path, IDENTITY["options"], steps=1).load(), ANY,
         unchanged=True),
     "checkpoint of a migration": Kind("job.tar", write_migration, read_migration, ANY, unchanged=True),
     "state in a checkpoint": of_state("state.json", STATE, JSON),

@@ -67,8 +67,8 @@ def test_removed():
 
 def test_pages():
     """Pages go with the feature that they describe."""
-    assert {path for path, name in pages().items() if name == "quorum"} == {"docs/late.md", "docs/ring/rounds.md"}
-    assert "docs/ring/rounds.md" in removed(("quorum",))
+    assert {path for path, name in pages().items() if name == "quorum"} == {"docs/late.md", "docs/ring/quorum.md"}
+    assert "docs/ring/quorum.md" in removed(("quorum",))
     assert "docs/control/commands.md" not in pages()
 
 

@@ -61,7 +61,7 @@ def test_fused_update():
 
 def test_mx9():
     needs("mx")
-    assert CODECS["mx9"].most_words(256) == 72
+    assert CODECS["mx9"].max_words(256) == 72
 
 
 def test_features():

@@ -114,7 +114,7 @@ def test_engines_of_a_configuration():
         topology=Grid(), link=Replay(), programs=Programs(), compute=Compute(rows=1, far=64),
         stub=ComputeStub(quorum=True), features=(Quantization(),))
     assert [engine.name for engine in engines(full)] == [
-        "engine", "rounds", "masking", "inference", "stand_in", "compute", "mover", "latched_settings"]
+        "engine", "rounds", "masking", "inference", "compute_stub", "compute", "mover", "latched_settings"]
     assert [engine.queue for engine in engines(full)] == [1, 1, 0, 0, 0, 0, 2, 1]
     everything = [operation for operation in Operation if operation is not Operation.PUSH]
     assert [operation.code for operation in operations(full)] == everything
@@ -124,7 +124,7 @@ def test_engines_of_a_configuration():
     assert Operation.PUSH in [operation.code for operation in operations(server)]
     assert [engine.name for engine in engines(NodeConfig(masking=False, sparsify=False))] == ["engine"]
     lacking = {Operation.MASK, Operation.INFER, Operation.COMPUTE, Operation.LATCH, Operation.LAYERS,
-               Operation.SWITCH, Operation.FOLD, Operation.MOVE_OUT, Operation.MOVE_IN, Operation.PUSH}
+               Operation.SWITCH, Operation.APPLY_LATE, Operation.MOVE_OUT, Operation.MOVE_IN, Operation.PUSH}
     assert {operation.code for operation in operations(NodeConfig(masking=False))} == set(Operation) - lacking
     Node(full, [*engines(full), fill.describe(full)])
 

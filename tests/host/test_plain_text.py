@@ -80,7 +80,7 @@ def test_progress(terminal):
 
 # All commands.
 
-class StandIn(str):
+class ComputeModel(str):
     """Any value of a command: it has every attribute, can be called and calculated with, and is shown as a name."""
 
     __slots__ = ()
@@ -112,7 +112,7 @@ class Namespace(dict):
     """Names of a function, each of a stand-in; functions that make a text, or a number, have one for each value."""
 
     def __init__(self, name):
-        value = StandIn(name)
+        value = ComputeModel(name)
         functions = dict.fromkeys(("sum", "max", "min", "len", "round"), value)
         super().__init__(functions, map=lambda call, *values: [value], range=lambda *values: [0], str=str,
                          isinstance=isinstance, enumerate=enumerate)
@@ -153,7 +153,7 @@ def printed(tree):
 
 def made_of(code, name):
     """Value of a text of which each value is a stand-in, with as many items as the text takes apart; or its items."""
-    for StandIn.count in (1, 2, 3):
+    for ComputeModel.count in (1, 2, 3):
         with contextlib.suppress(ValueError):
             made = eval(code, Namespace(name))
             return list(made) if isinstance(made, GeneratorType | list | tuple) else [made]

@@ -55,7 +55,7 @@ def test_columns(schema):
     for columns in (schema.own, *(column.columns for column in schema.own)):
         names = [column.name for column in columns]
         assert len(set(names)) == len(names)
-        assert not {"masters", "stand_in", "dealing", "laggards", "folded", "one_owner", "repeats"} & set(names)
+        assert not {"masters", "stand_in", "dealing", "stragglers", "folded", "one_owner", "repeats"} & set(names)
 
 
 def test_all_schemas():
@@ -108,7 +108,7 @@ def test_one_writer():
     others = {str(path.relative_to(ROOT)) for path, tree in sources().items() for call in calls(tree, "write_json")
               if not calls(call, "sealed")}
     traces, ledger, edits, times = ("host/features/programs/timeline.py", "host/migration/migrate.py",
-                                    "host/labs/relay/lab.py", "host/stage_times.py")
+                                    "host/labs/streaming/lab.py", "host/stage_times.py")
     assert others == {"host/schema.py", traces, ledger, edits, times}
     headers = [str(path.relative_to(ROOT)) for path, tree in sources().items() for node in ast.walk(tree)
                if isinstance(node, ast.Dict) and {"schema", "program"} <= {

@@ -78,4 +78,4 @@ def test_step_of_a_run():
     for owner, fields in ((None, (0, 0)), (2, (2, 1))):
         program = fused(500, owner=owner)
         update, = (command for queue in program.commands(1, 4) for command in queue)
-        assert (update.root, update.one_owner, update.length) == (*fields, 500)
+        assert (update.root, update.root_reduce, update.length) == (*fields, 500)

@@ -142,7 +142,7 @@ def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=Tr
     reference = Reference(ring, weights)
     first, last = simulation.links[0], simulation.links[NODES - 2]
     # Rank 0 begins anew, with LAP, when the control words of before have come.
-    ring.devices[0].write_register("SLOT_PLACE", 0)
+    ring.devices[0].write_register("SLOT_POSITION", 0)
     simulation.run(_STALL)
     for link in (first, last):
         link.tap()

@@ -19,7 +19,7 @@ from tests.mutation.workers import Worker
 
 TREE = Path(__file__).resolve().parents[2]
 #: Largest share of equivalent mutants among those chosen.
-MOST_EQUIVALENT = 0.1
+MAX_EQUIVALENT = 0.1
 
 
 class MutationError(Exception):
@@ -165,8 +165,8 @@ def main(
                  TREE / "build/mutate/mutate.json")
     report.show(rows, Console(width=None if Console().is_terminal else 118))
     many = sum(row.status == "equivalent" for row in rows)
-    if many > MOST_EQUIVALENT * len(rows):
-        raise SystemExit(f"At most {MOST_EQUIVALENT:.0%} of the mutants may be listed as equivalent, not {many} of "
+    if many > MAX_EQUIVALENT * len(rows):
+        raise SystemExit(f"At most {MAX_EQUIVALENT:.0%} of the mutants may be listed as equivalent, not {many} of "
                          f"{len(rows)}")
 
 

@@ -137,7 +137,7 @@ _ALL = (
     *(Target(f"hdl/features/compute/{name}.py", UNITS["compute"], (f"tests/features/compute/test_{name}.py",))
       for name in ("multiply_accumulate", "array", "panel", "loop_nest", "product")),
     *(Target(f"hdl/features/compute/{name}.py", UNITS["vector"], (f"tests/features/compute/test_{name}.py",))
-      for name in ("vector", "vector_lane", "program_lane", "program_sequencer", "row_loader", "vector_walk")),
+      for name in ("vector", "vector_lane", "program_lane", "program_sequencer", "row_loader", "vector_sequence")),
     *(Target(f"hdl/features/compute/{name}.py", UNITS["lists"], (f"tests/features/compute/{tests}.py",))
       for name, tests in (("instruction_checker", "test_instruction_checker"),
                           ("instruction_reader", "test_list_runner"), ("list_runner", "test_list_runner"))),
@@ -158,10 +158,10 @@ _ALL = (
         f"tests/features/tenants/test_{name}.py",)) for name in ("windows", "command_watch")),
     Target("hdl/control/requester.py", UNITS["requester"], (f"{_CONTROL}/test_requester.py",)),
     Target("hdl/features/compute/row_owners.py", UNITS["row_owners"], ("tests/features/compute/test_row_owners.py",)),
-    Target("hdl/features/compute_stub/stand_in.py", UNITS["stand_in"], (
-        "tests/features/compute_stub/test_stand_in.py",)),
+    Target("hdl/features/compute_stub/compute_model.py", UNITS["compute_model"], (
+        "tests/features/compute_stub/test_compute_model.py",)),
     *(Target(f"hdl/features/compute/{name}.py", UNITS["gemm"], (f"tests/features/compute/test_{name}.py",), cost=3)
-      for name in ("row_walk", "row_fetch", "gemm")),
+      for name in ("row_sequence", "row_fetch", "gemm")),
     *(Target(f"hdl/features/compute/{name}.py", UNITS["gemm"], (
         f"tests/features/compute/test_{name}.py", "tests/features/compute/test_gemm.py"), cost=3)
       for name in ("operand_fetch", "initial_fetch", "drain")),

@@ -148,8 +148,8 @@ UNITS = {
     "datapath": lambda: _nodes("ring.datapath:Datapath"),
     "codebook": lambda: {f"loader{lanes}": unit("ring.parts.codebook:CodebookLoader", words=32, lanes=lanes)
                          for lanes in (1, 4)},
-    "stand_in": lambda: {
-        f"stand_in{lanes}": unit("features.compute_stub.stand_in:StandIn", config=NodeConfig(
+    "compute_model": lambda: {
+        f"compute_model{lanes}": unit("features.compute_stub.compute_model:ComputeModel", config=NodeConfig(
             lanes=lanes, memories=Memories(gradient=512), stub=feature("compute_stub:ComputeStub")))
         for lanes in (1, 4)},
     "zero_value": lambda: {
@@ -191,7 +191,7 @@ UNITS = {
         "narrow": unit("features.compute.gemm:Gemm", rows=1, lanes=4, dsps=1, blocks=32, memory_rows=64,
                        scale_mask=True),
         "square": unit("features.compute.gemm:Gemm", rows=2, lanes=2, blocks=4, memory_rows=64),
-        "walk": unit("features.compute.row_walk:RowWalk", rows=512, most=16, lanes=4, tag=2)},
+        "walk": unit("features.compute.row_sequence:RowSequence", rows=512, most=16, lanes=4, tag=2)},
     "scale_mask": lambda: {"narrow": unit("features.compute.scale_mask:ScaleMask", rows=2, lanes=4, dsps=1),
                            "wide": unit("features.compute.scale_mask:ScaleMask", rows=4, lanes=8)},
     "burst": lambda: {

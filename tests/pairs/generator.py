@@ -312,12 +312,12 @@ class Generator:
                 number = self._number = (self._number + 1) % _ANOTHER
             most = DATA
             if operation in _OWNED:
-                used["one_owner"] = choose.getrandbits(1)
+                used["root_reduce"] = choose.getrandbits(1)
             if operation is Operation.FUSED_UPDATE:
                 used["state_base"] = state_start if upper else 32 * choose.randrange(self._state_end // 32)
                 if upper:  # more elements than one owner has room for
-                    used["one_owner"] = 0
-                most = (self._state_end - used["state_base"]) * (1 if used["one_owner"] else self.nodes)
+                    used["root_reduce"] = 0
+                most = (self._state_end - used["state_base"]) * (1 if used["root_reduce"] else self.nodes)
             bases = [self._extent(start, most) for _ in range(2)]
             used["length"] = min(length for _, length in bases)
             stride = 1 if upper else choose.choice([1, 1, 1, 2, 3])
@@ -330,7 +330,7 @@ class Generator:
                 used["gradient_base"] = bases[0][0]
             if operation not in (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
                 used["weight_base"] = bases[1][0]
-            if operation is Operation.BROADCAST or used.get("one_owner"):
+            if operation is Operation.BROADCAST or used.get("root_reduce"):
                 used["root"] = choose.randrange(self.nodes)
             used |= {"size": self.nodes, "port": 0, "epoch": self._epoch, "collective": number,
                      "turn": choose.randrange(self.nodes), "stride": stride}

@@ -10,10 +10,10 @@ from hdl.control.protocol import EventStatus, Operation
 from hdl.features.compute.engine import BLOCKS
 from hdl.features.compute.layer_list import Place
 from host.driver.command import Command
-from sim.golden import masking, one_owner, optimizer
+from sim.golden import masking, optimizer, root_reduce
 from sim.golden import ring as golden
 from sim.golden.features.compute.compute import Engine
-from sim.golden.features.compute_stub import stand_in
+from sim.golden.features.compute_stub import compute_model
 from sim.golden.features.quantization import quantization
 
 Words = npt.NDArray[np.uint32]
@@ -75,7 +75,7 @@ class Model:
                 elif operation is Operation.SPARSIFY:
                     mine, details[node] = self._sparsify(node, command, threshold)
                 elif operation is Operation.COMPUTE:
-                    memory = stand_in.compute(
+                    memory = compute_model.compute(
                         self.memories[GRADIENT][node], gradient_base=command.gradient_base,
                         state_base=command.state_base, length=command.length)
                     base, end = command.gradient_base, command.gradient_base + command.length
@@ -98,7 +98,7 @@ class Model:
     def _collective(self, command: Command, order: npt.NDArray[np.intp],
                     settings: optimizer.Settings) -> list[Change]:
         base, stride, shape = command.gradient_base, command.stride, {**self._shape, "turn": command.turn}
-        lone = command.one_owner and self.nodes > 1 and command.operation in (
+        lone = command.root_reduce and self.nodes > 1 and command.operation in (
             Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
         if lone:
             return self._owned(command, order, settings)
@@ -138,12 +138,12 @@ class Model:
         gradients = self._rows(GRADIENT, order, command.gradient_base, command)
         owner, stride = int(order[command.root]), command.stride
         if command.operation is Operation.ALL_REDUCE:
-            total = one_owner.all_reduce(gradients, command.root, **self._shape)[0]
+            total = root_reduce.all_reduce(gradients, command.root, **self._shape)[0]
             return [Change(GRADIENT, node, command.gradient_base, total, stride) for node in range(self.nodes)]
         weights = self._rows(WEIGHT, order, command.weight_base, command)[command.root]
         state = [plane[owner, command.state_base:command.state_base + command.length]
                  for plane in self.memories[STATE:ACTIVATIONS]]
-        update = one_owner.fused_update(gradients, weights, state, settings, command.root, **self._shape)
+        update = root_reduce.fused_update(gradients, weights, state, settings, command.root, **self._shape)
         return [*(Change(STATE + plane, owner, command.state_base, update.state[plane])
                   for plane in range(settings.planes)),
                 *(Change(WEIGHT, node, command.weight_base, update.weights, stride) for node in range(self.nodes))]

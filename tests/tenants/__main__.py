@@ -13,13 +13,13 @@ from sim.verilated.build import build_ring
 from tests import campaign
 from tests.tenants.hostile import REQUESTS, Twins, attack
 from tests.tenants.moves import SERVER, WORKER, MovingTwins
-from tests.tenants.rounds import RoundTwins
+from tests.tenants.rounds import QuorumTwins
 
 #: Batches of a part.
 _PART = 50
 
 #: Kinds of twins, and the configurations of their nodes.
-_KINDS = (*((kind, [kind.config] * nodes) for kind in (Twins, RoundTwins) for nodes in (1, 2)),
+_KINDS = (*((kind, [kind.config] * nodes) for kind in (Twins, QuorumTwins) for nodes in (1, 2)),
           (MovingTwins, [WORKER]), (MovingTwins, [WORKER, SERVER]))
 
 

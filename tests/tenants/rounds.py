@@ -17,7 +17,7 @@ Words = npt.NDArray[np.uint32]
 _PATIENCE = 3_000
 
 
-class RoundTwins(Twins):
+class QuorumTwins(Twins):
     """Twins of the nodes ``wide`` of :mod:`tests.host.rings`."""
 
     config = CONFIGS["wide"]
@@ -31,13 +31,14 @@ class RoundTwins(Twins):
 
     def _fields(self) -> dict[str, int]:
         found = super()._fields()
-        return {name: value for name, value in found.items() if name != "one_owner"}
+        return {name: value for name, value in found.items() if name != "root_reduce"}
 
     def _commands(self) -> list[Words]:
         """Words of a command for each node: well formed but for fields that may be any."""
         choose = self._random
         fields = {
-            "operation": choose.choice([Operation.QUIESCE, Operation.COMPUTE, Operation.FOLD, Operation.FUSED_UPDATE,
+            "operation": choose.choice([Operation.QUIESCE, Operation.COMPUTE, Operation.APPLY_LATE,
+                                        Operation.FUSED_UPDATE,
                                         Operation.ALL_REDUCE, Operation.BROADCAST, Operation.ALL_GATHER]),
             "length": choose.choice([40, 100, 300]), "gradient_base": 32 * choose.randrange(24),
             "weight_base": 32 * choose.randrange(12), "state_base": 32 * choose.randrange(6),
@@ -64,7 +65,7 @@ class RoundTwins(Twins):
             queues = [
                 [{"operation": Operation.COMPUTE, "round": 1, "gradient_base": base, "state_base": 32,
                   "duration": choose.randrange(300)}],
-                [{"operation": Operation.FOLD, "round": 1, "gradient_base": base},
+                [{"operation": Operation.APPLY_LATE, "round": 1, "gradient_base": base},
                  {"operation": Operation.FUSED_UPDATE, "round": 1, "gradient_base": base,
                   "after_0": choose.randrange(2), "collective": choose.getrandbits(15)}]]
         else:
@@ -72,7 +73,7 @@ class RoundTwins(Twins):
                       [{"operation": Operation.QUIESCE, "remote": 1, "after_1": choose.randrange(3)}]]
         settings = {"GRADIENT_STRIDE": choose.choice([128, 128, 32 * choose.randrange(128), choose.getrandbits(32)]),
                     "QUORUM": choose.randrange(self.nodes + 1), "DEADLINE": choose.choice([0, 200]),
-                    "LATE_WEIGHTS_0": choose.getrandbits(25)}
+                    "STALE_WEIGHTS_0": choose.getrandbits(25)}
         self._prepared = [
             *(self._write(name, value) for name, value in settings.items()),
             *([self._packet(Opcode.LOAD_PROGRAM, DESCRIPTOR_WORDS * len(commands), queue << 16, *(

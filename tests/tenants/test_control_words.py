@@ -9,7 +9,7 @@ from host.driver.device import Device
 from host.features.tenants.tenants import TenantHost
 from tests.host.rings import CONFIGS, library, open_nodes
 from tests.tenants.hostile import attack
-from tests.tenants.rounds import RoundTwins
+from tests.tenants.rounds import QuorumTwins
 
 CONFIG = CONFIGS["wide"]
 WINDOWS = {1: {"gradients": (1024, 1024), "weights": (0, 1024), "state_0": (0, 256), "masters": (0, 256),
@@ -20,7 +20,7 @@ NUMBER, TIMEOUT = 9, 2_000
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 11), (2, 22)])
 def test_twins(nodes, seed):
-    found = attack(library(CONFIG), nodes, seed, 8, kind=RoundTwins)
+    found = attack(library(CONFIG), nodes, seed, 8, kind=QuorumTwins)
     assert not found["leak"]
     assert found["guarded"], f"{seed=}"
     assert {"OK", "OUT_OF_WINDOW", "OVER_BUDGET"} <= set(found["statuses"]), f"{seed=}"
@@ -163,7 +163,7 @@ def test_scale_outside(nodes):
                 mine.write_memory(Space.GRADIENT, 512, np.ones(64, np.float32))
                 common = {"tenant": 1, "round": 1, "length": 64, "rank": rank, "size": 2}
                 mine.load_program(0, [Command(operation=Operation.COMPUTE, state_base=512, **common)])
-                mine.load_program(1, [Command(operation=Operation.FOLD, **common),
+                mine.load_program(1, [Command(operation=Operation.APPLY_LATE, **common),
                                       Command(operation=Operation.FUSED_UPDATE, collective=number, **common)])
             for rank, mine in enumerate(of[1]):
                 mine.run(ProgramRun(1, number=NUMBER, rank=rank, size=2))

@@ -6,7 +6,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.zero_value.encoder import _Joiner, _Walker
+from hdl.compression.zero_value.encoder import _Joiner, _OnesSequence
 from hdl.compression.zero_value.groups import LUT_ROWS, group_layout, index_of, slices
 from hdl.floating.add import FloatAdder
 from hdl.floating.format import FP32, FloatFormat
@@ -83,7 +83,7 @@ class Adder(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.adder = adder = FloatAdder(format=self._format)
-        m.submodules.walker = walker = _Walker(masks=2, width=self._WIDTH)
+        m.submodules.walker = walker = _OnesSequence(masks=2, width=self._WIDTH)
         m.submodules.groups = groups = Queue(shape=group_layout(), depth=self.groups)
         m.submodules.joiner = joiner = _Joiner(width=self._format.width)
         m.submodules.values = values = Queue(shape=unsigned(self._format.width), depth=self.depth, block=True)

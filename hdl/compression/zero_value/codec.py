@@ -42,7 +42,7 @@ class ZeroValueCodec:
         """No arguments, since there is no unit."""
         return {}
 
-    def most_words(self, count):
+    def max_words(self, count):
         """Return the words of a packet of ``count`` elements without a zero: they, and a mask for each group."""
         return count + -(-count // GROUP)
 

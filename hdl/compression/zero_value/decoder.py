@@ -8,7 +8,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.zero_value.encoder import _Walker
+from hdl.compression.zero_value.encoder import _OnesSequence
 from hdl.compression.zero_value.groups import LUT_ROWS, slices
 from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, check_lanes, word_layout
@@ -68,7 +68,7 @@ class Decoder(wiring.Component):
 
         # A row of the walk is one beat, or several.
         width = max(self._lanes, 4)
-        m.submodules.walker = walker = _Walker(masks=1, width=width)
+        m.submodules.walker = walker = _OnesSequence(masks=1, width=width)
         places = slices(walker.place, self._lanes)
         rests = slices(walker.rest, self._lanes)
         lanes = functools.reduce(operator.or_, places)

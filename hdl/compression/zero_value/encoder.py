@@ -70,7 +70,7 @@ class _Joiner(wiring.Component):
         return m
 
 
-class _Walker(wiring.Component):
+class _OnesSequence(wiring.Component):
     """Walk the ones of some masks, lowest first, one place per step; a place is a bit that is set in any of them.
 
     Masks are seen as rows, and the bits of the present row are in registers, so that a step looks at one row and at

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.features.block_operands.block_form import SubsetRounder, form_of
 from hdl.features.compute.array import TILES, check_units, term_layout
-from hdl.features.compute.feature import MOST_BLOCK_UNITS
+from hdl.features.compute.feature import MAX_BLOCK_UNITS
 from hdl.features.compute.multiply_accumulate import SLOTS
 from hdl.floating.format import FP32
 from hdl.floating.stages import register, wait
@@ -21,8 +21,8 @@ BANKS = 4
 def check_block_units(rows, columns, codec):
     """Raise ValueError unless there can be an array of so many rows and columns of such blocks."""
     check_units(rows, columns)
-    if rows * columns > MOST_BLOCK_UNITS:
-        raise ValueError(f"Array of blocks must have at most {MOST_BLOCK_UNITS} units, not {rows} rows of {columns}")
+    if rows * columns > MAX_BLOCK_UNITS:
+        raise ValueError(f"Array of blocks must have at most {MAX_BLOCK_UNITS} units, not {rows} rows of {columns}")
     form_of(codec)
 
 

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.features.block_operands.block_form import form_of
 from hdl.features.block_operands.block_former import BANKS, block_layout, check_block_units, opening_layout
 from hdl.features.compute.array import TILES, result_layout
-from hdl.features.compute.feature import MOST_BLOCK_UNITS
+from hdl.features.compute.feature import MAX_BLOCK_UNITS
 from hdl.features.compute.multiply_accumulate import SLOTS
 from hdl.floating.add import FloatAdder
 from hdl.floating.format import FP32
@@ -19,7 +19,7 @@ from hdl.streams.stream import SkidBuffer, connect_stream, step_count
 
 __all__ = ["BlockSums"]
 
-_UNIT_BITS = MOST_BLOCK_UNITS.bit_length() - 1
+_UNIT_BITS = MAX_BLOCK_UNITS.bit_length() - 1
 #: Cycles from a dot product to its number, and from there to its sum in the memory.
 _CONVERT = 4
 _ADD = FloatAdder.latency
@@ -81,7 +81,7 @@ class BlockSums(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.sums = sums = Memory(
-            shape=FP32.width, depth=BANKS * SLOTS * MOST_BLOCK_UNITS, init=[], attrs={"no_rw_check": 1})
+            shape=FP32.width, depth=BANKS * SLOTS * MAX_BLOCK_UNITS, init=[], attrs={"no_rw_check": 1})
         m.submodules.openings = openings = Memory(
             shape=data.ArrayLayout(FP32.width, self._columns), depth=BANKS * SLOTS * self._rows, init=[],
             attrs={"no_rw_check": 1})

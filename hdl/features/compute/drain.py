@@ -12,7 +12,7 @@ from hdl.features.compute.gemm_job import gemm_job_layout
 from hdl.features.compute.loop_nest import SIZE_BITS, tile_layout
 from hdl.features.compute.multiply_accumulate import SLOTS
 from hdl.features.compute.row_fetch import RowFetch
-from hdl.features.compute.row_walk import RowWalk
+from hdl.features.compute.row_sequence import RowSequence
 from hdl.floating.format import FP32
 from hdl.streams.stream import connect_stream
 
@@ -73,9 +73,9 @@ class Drain(wiring.Component):
         self._rows = rows
         self._lanes = lanes
         most = SLOTS * rows
-        self._walk = RowWalk(rows=memory_rows, most=most, lanes=lanes, tag=data.StructLayout(
+        self._walk = RowSequence(rows=memory_rows, most=most, lanes=lanes, tag=data.StructLayout(
             {"partial": 1, "final": 1}))
-        self._gate_walk = RowWalk(rows=memory_rows, most=most, lanes=lanes)
+        self._gate_sequence = RowSequence(rows=memory_rows, most=most, lanes=lanes)
         self._gate = RowFetch(rows=memory_rows, answer=lanes, depth=_GATES, owner_bits=owner_bits)
         super().__init__({
             "job": In(gemm_job_layout(memory_rows, owner_bits)),
@@ -91,13 +91,13 @@ class Drain(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.walk = walk = self._walk
-        m.submodules.gate_walk = gate_walk = self._gate_walk
+        m.submodules.gate_sequence = gate_sequence = self._gate_sequence
         m.submodules.gate = gate = self._gate
-        self._elaborate_plan(m, walk, gate_walk)
-        step = gate_walk.o.payload
+        self._elaborate_plan(m, walk, gate_sequence)
+        step = gate_sequence.o.payload
         connect_stream(m, gate.request, self.request)
         m.d.comb += [
-            gate.i.valid.eq(gate_walk.o.valid), gate_walk.o.ready.eq(gate.i.ready),
+            gate.i.valid.eq(gate_sequence.o.valid), gate_sequence.o.ready.eq(gate.i.ready),
             gate.i.p.place.eq(self.job.gate.place), gate.i.p.row.eq(step.row), gate.i.p.read.eq(step.keep.any()),
             gate.response.valid.eq(self.response.valid),
         ]
@@ -106,17 +106,17 @@ class Drain(wiring.Component):
         self._elaborate_write(m, walk, gate)
         return m
 
-    def _elaborate_plan(self, m, walk, gate_walk):
+    def _elaborate_plan(self, m, walk, gate_sequence):
         """Plan the walks of a tile through C, and through the gate of its final results: multiply, add, offer."""
         job, tile = self.job, self.tiles.payload
         lane_bits = self._lanes.bit_length() - 1
         left = {name: Signal(SIZE_BITS, name=f"left_{name}", reset_less=True) for name in ("m", "n")}
         offered, gate_offered = Signal(), Signal()
-        walks = ((walk, job.c, offered), (gate_walk, job.gate, gate_offered))
+        walks = ((walk, job.c, offered), (gate_sequence, job.gate, gate_offered))
         groups = SLOTS >> tile.tile
         with m.If(walk.i.ready):
             m.d.sync += offered.eq(0)
-        with m.If(gate_walk.i.ready):
+        with m.If(gate_sequence.i.ready):
             m.d.sync += gate_offered.eq(0)
         starts = Signal()
         for target, matrix, offer in walks:

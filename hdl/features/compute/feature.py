@@ -32,12 +32,12 @@ class _OperandNames(Collection[str]):
 OPERAND_NAMES = _OperandNames()
 
 #: Units that multiply blocks, at most: one adder serves them all.
-MOST_BLOCK_UNITS = 16
+MAX_BLOCK_UNITS = 16
 
 
 def _units(compute, lanes):
     blocks = compute.operands != FP32 and codes(compute.operands).blocks
-    return blocks and compute.rows * lanes > MOST_BLOCK_UNITS
+    return blocks and compute.rows * lanes > MAX_BLOCK_UNITS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class ComputeFeature(Feature):
     couplings = (
         Coupling(sections=("compute", "optimizer"),
                  clash=lambda compute, optimizer: compute is not None and _units(compute, optimizer.lanes),
-                 rule=f"compute.rows times optimizer.lanes must be at most {MOST_BLOCK_UNITS} with operands in "
+                 rule=f"compute.rows times optimizer.lanes must be at most {MAX_BLOCK_UNITS} with operands in "
                       "blocks",
                  reason="lanes must be as many as those of the optimizer, and one adder serves all units that "
                         "multiply blocks",
@@ -109,7 +109,7 @@ class ComputeFeature(Feature):
                  advice="lower compute.rows or raise lanes"),
         Coupling(sections=("compute", "lanes"),
                  clash=lambda compute, lanes: compute is not None and _units(compute, lanes),
-                 rule=f"compute.rows times lanes must be at most {MOST_BLOCK_UNITS} with operands in blocks",
+                 rule=f"compute.rows times lanes must be at most {MAX_BLOCK_UNITS} with operands in blocks",
                  reason="one adder serves all units that multiply blocks",
                  advice="lower compute.rows or lanes, or take operands fp32 or bf16"),
     )

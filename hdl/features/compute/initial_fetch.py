@@ -12,7 +12,7 @@ from hdl.features.compute.loop_nest import SIZE_BITS, tile_layout
 from hdl.features.compute.multiply_accumulate import SLOTS
 from hdl.features.compute.product import initial_layout
 from hdl.features.compute.row_fetch import RowFetch
-from hdl.features.compute.row_walk import RowWalk
+from hdl.features.compute.row_sequence import RowSequence
 from hdl.streams.stream import connect_stream, step_count
 
 __all__ = ["InitialFetch"]
@@ -65,7 +65,7 @@ class InitialFetch(wiring.Component):
         self._rows = rows
         self._lanes = lanes
         self._ahead = ahead
-        self._walk = RowWalk(rows=memory_rows, most=SLOTS, lanes=lanes, tag=place_shape(owner_bits))
+        self._walk = RowSequence(rows=memory_rows, most=SLOTS, lanes=lanes, tag=place_shape(owner_bits))
         self._fetch = RowFetch(rows=memory_rows, answer=response_layout(lanes), owner_bits=owner_bits)
         super().__init__({
             "job": In(gemm_job_layout(memory_rows, owner_bits)),

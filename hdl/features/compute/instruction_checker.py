@@ -12,7 +12,7 @@ from hdl.features.compute.instruction_reader import listed_layout
 from hdl.features.compute.jobs import centroid_job_layout, row_job_layout, vector_job_layout
 from hdl.features.compute.layer_list import (
     INSTRUCTION_WORDS,
-    MOST_INSTRUCTIONS,
+    MAX_INSTRUCTIONS,
     Initial,
     Kind,
     Place,
@@ -53,7 +53,7 @@ def checked_layout(rows, lanes, centroids=0, sequences=False, owner_bits=0):
     and that of ROWS with ``sequences``.
     """
     return data.StructLayout({
-        "kind": 4, "wrong": 1, "number": range(MOST_INSTRUCTIONS),
+        "kind": 4, "wrong": 1, "number": range(MAX_INSTRUCTIONS),
         "gemm": gemm_job_layout(rows, owner_bits), "vector": vector_job_layout(rows, lanes, owner_bits),
         **({"centroid": centroid_job_layout(rows, owner_bits)} if centroids else {}),
         **({"rows": row_job_layout(rows, lanes, owner_bits)} if sequences else {})})

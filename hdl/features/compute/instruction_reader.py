@@ -5,21 +5,21 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.features.compute.access import request_layout, response_layout
-from hdl.features.compute.layer_list import INSTRUCTION_WORDS, MOST_INSTRUCTIONS, Kind, Place, instruction_layout
+from hdl.features.compute.layer_list import INSTRUCTION_WORDS, MAX_INSTRUCTIONS, Kind, Place, instruction_layout
 
 __all__ = ["InstructionReader", "listed_layout"]
 
 
 def listed_layout():
     """Payload of an instruction of a list: its words, and its number."""
-    return data.StructLayout({"instruction": instruction_layout(), "number": range(MOST_INSTRUCTIONS)})
+    return data.StructLayout({"instruction": instruction_layout(), "number": range(MAX_INSTRUCTIONS)})
 
 
 class InstructionReader(wiring.Component):
     """Read the instructions of a list one after the other, up to its END.
 
     The next instruction is read when the one before is taken, so that no answer is under way while one is on offer. A
-    list that has no END within :data:`~hdl.features.compute.layer_list.MOST_INSTRUCTIONS`, or none before the end of
+    list that has no END within :data:`~hdl.features.compute.layer_list.MAX_INSTRUCTIONS`, or none before the end of
     the memory, is wrong: ``bad`` is high from the cycle on in which the missing instruction would be read.
 
     The first request of an instruction is offered two cycles after ``start``, or after the instruction before was
@@ -45,7 +45,7 @@ class InstructionReader(wiring.Component):
     o : Out(stream of listed_layout())
     bad : Out(1)
         An instruction is missing; held until the next reset.
-    number : Out(range(MOST_INSTRUCTIONS + 1))
+    number : Out(range(MAX_INSTRUCTIONS + 1))
         Number of the instruction, or of the one that is missing.
     """
 
@@ -61,7 +61,7 @@ class InstructionReader(wiring.Component):
             "response": In(stream.Signature(response_layout(lanes))),
             "o": Out(stream.Signature(listed_layout())),
             "bad": Out(1),
-            "number": Out(range(MOST_INSTRUCTIONS + 1)),
+            "number": Out(range(MAX_INSTRUCTIONS + 1)),
         })
 
     def elaborate(self, platform):
@@ -86,7 +86,7 @@ class InstructionReader(wiring.Component):
             with m.State("Look"):
                 m.d.sync += asking.eq(1)
                 m.next = "Fetch"
-                with m.If((row > rows - per_instruction) | (self.number == MOST_INSTRUCTIONS)):
+                with m.If((row > rows - per_instruction) | (self.number == MAX_INSTRUCTIONS)):
                     m.next = "Bad"
 
             with m.State("Fetch"):

@@ -7,14 +7,14 @@ from amaranth.lib import data
 
 from hdl.masking.mask import GENERATED, INDEX_BITS
 
-__all__ = ["BASE_BITS", "CENTROID_BITS", "INSTRUCTION_WORDS", "MOST_INSTRUCTIONS", "MULTIPLIED_BIT", "OWNER_BITS",
+__all__ = ["BASE_BITS", "CENTROID_BITS", "INSTRUCTION_WORDS", "MAX_INSTRUCTIONS", "MULTIPLIED_BIT", "OWNER_BITS",
            "PADDING", "ROW_BIT", "Initial", "Kind", "Place", "RowFunction", "VectorProgram", "centroid_layout",
            "gemm_layout", "instruction_layout", "operand_layout", "row_layout", "vector_layout"]
 
 INSTRUCTION_WORDS = 16
 """Words of an instruction in the activation memory (:func:`instruction_layout`)."""
 
-MOST_INSTRUCTIONS = 64
+MAX_INSTRUCTIONS = 64
 """Instructions of the longest list, with its END."""
 
 

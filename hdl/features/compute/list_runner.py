@@ -13,7 +13,7 @@ from hdl.features.compute.gemm_job import gemm_job_layout
 from hdl.features.compute.instruction_checker import InstructionChecker
 from hdl.features.compute.instruction_reader import InstructionReader
 from hdl.features.compute.jobs import centroid_job_layout, row_job_layout, vector_job_layout
-from hdl.features.compute.layer_list import MOST_INSTRUCTIONS, Kind, Place
+from hdl.features.compute.layer_list import MAX_INSTRUCTIONS, Kind, Place
 from hdl.streams.stream import connect_stream
 
 __all__ = ["ListRunner"]
@@ -76,7 +76,7 @@ class ListRunner(wiring.Component):
         High for a cycle when all have been.
     bad : Out(1)
         An instruction is wrong; held until the next reset.
-    number : Out(range(MOST_INSTRUCTIONS + 1))
+    number : Out(range(MAX_INSTRUCTIONS + 1))
         Number of the wrong instruction.
     """
 
@@ -112,7 +112,7 @@ class ListRunner(wiring.Component):
             "passed": Out(1),
             "done": Out(1),
             "bad": Out(1),
-            "number": Out(range(MOST_INSTRUCTIONS + 1)),
+            "number": Out(range(MAX_INSTRUCTIONS + 1)),
         })
 
     def elaborate(self, platform):

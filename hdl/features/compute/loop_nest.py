@@ -18,8 +18,8 @@ __all__ = ["SIZE_BITS", "LoopNest", "Order", "beat_layout", "extents", "fits", "
 SIZE_BITS = 12
 
 _SLOT_BITS = SLOTS.bit_length() - 1
-_MOST_TILES = 7
-_MOST_ROUNDS = 15
+_MAX_TILES = 7
+_MAX_ROUNDS = 15
 
 
 class Order(enum.Enum, shape=2):
@@ -39,8 +39,8 @@ def job_layout():
     m and along k, so that panels must begin at multiples of the lanes there.
     """
     return data.StructLayout({
-        "m": SIZE_BITS, "n": SIZE_BITS, "k": SIZE_BITS, "tile": range(TILES), "row_tiles": range(_MOST_TILES + 1),
-        "column_tiles": range(_MOST_TILES + 1), "rounds": range(_MOST_ROUNDS + 1), "order": 2, "resume": 1,
+        "m": SIZE_BITS, "n": SIZE_BITS, "k": SIZE_BITS, "tile": range(TILES), "row_tiles": range(_MAX_TILES + 1),
+        "column_tiles": range(_MAX_TILES + 1), "rounds": range(_MAX_ROUNDS + 1), "order": 2, "resume": 1,
         "common": 1, "align_m": 1, "align_k": 1})
 
 
@@ -299,7 +299,7 @@ class LoopNest(wiring.Component):
         now = Signal(_step_layout(), name="tile_step", reset_less=True)
         opens = Signal(reset_less=True)
         at = {name: Signal(SIZE_BITS, name=f"tile_at_{name}", reset_less=True) for name in names}
-        number = {name: Signal(_MOST_TILES, name=f"tile_number_{name}", reset_less=True) for name in names}
+        number = {name: Signal(_MAX_TILES, name=f"tile_number_{name}", reset_less=True) for name in names}
         beyond = {name: Signal(SIZE_BITS + 1, name=f"tile_beyond_{name}", reset_less=True) for name in names}
         edge = {name: Signal(name=f"tile_edge_{name}", reset_less=True) for name in names}
         # The job may be another one before the last tile is announced.
@@ -348,9 +348,9 @@ class LoopNest(wiring.Component):
         left = Signal(SIZE_BITS, reset_less=True)
         now = Signal(_step_layout(), reset_less=True)
         form = Signal(range(TILES), reset_less=True)
-        row_tiles, column_tiles = Signal(_MOST_TILES, reset_less=True), Signal(_MOST_TILES, reset_less=True)
+        row_tiles, column_tiles = Signal(_MAX_TILES, reset_less=True), Signal(_MAX_TILES, reset_less=True)
         at = {name: Signal(SIZE_BITS, name=f"at_{name}", reset_less=True) for name in ("m", "n")}
-        tile_number = {name: Signal(_MOST_TILES, name=f"tile_{name}", reset_less=True) for name in ("m", "n")}
+        tile_number = {name: Signal(_MAX_TILES, name=f"tile_{name}", reset_less=True) for name in ("m", "n")}
         beyond = {name: Signal(SIZE_BITS + 1, name=f"beyond_{name}", reset_less=True) for name in ("m", "n")}
         edge = {name: Signal(name=f"edge_{name}", reset_less=True) for name in ("m", "n")}
         size = {name: Signal(SIZE_BITS, name=f"size_{name}", reset_less=True) for name in ("m", "n")}
@@ -396,7 +396,7 @@ class LoopNest(wiring.Component):
                 extent["m"].eq(rows << job.tile), extent["n"].eq((SLOTS * lanes) >> job.tile)]
 
         # Groups of rows of the array, and of columns: number of the tile, and place of the slot in it.
-        group = {name: Signal(_MOST_TILES + _SLOT_BITS, name=f"group_{name}") for name in ("m", "n")}
+        group = {name: Signal(_MAX_TILES + _SLOT_BITS, name=f"group_{name}") for name in ("m", "n")}
         with m.Switch(form):
             for value in range(TILES):
                 low = _SLOT_BITS - value

@@ -14,7 +14,7 @@ from hdl.features.compute.loop_nest import SIZE_BITS, panel_layout
 from hdl.features.compute.multiply_accumulate import SLOTS
 from hdl.features.compute.panel import fill_layout
 from hdl.features.compute.row_fetch import RowFetch
-from hdl.features.compute.row_walk import RowWalk
+from hdl.features.compute.row_sequence import RowSequence
 from hdl.streams.stream import connect_stream
 
 __all__ = ["OperandFetch"]
@@ -64,7 +64,7 @@ class OperandFetch(wiring.Component):
         self._blocks = blocks
         self._tag = data.StructLayout({
             "b": 1, "block": range(blocks), "row": range(lanes), "transposed": 1, "ones": 1, "last": 1})
-        self._walk = RowWalk(rows=memory_rows, most=blocks * lanes, lanes=lanes, tag=1)
+        self._walk = RowSequence(rows=memory_rows, most=blocks * lanes, lanes=lanes, tag=1)
         self._fetch = RowFetch(rows=memory_rows, answer=response_layout(lanes), tag=self._tag, owner_bits=owner_bits)
         fill = stream.Signature(fill_layout(lanes, blocks))
         super().__init__({

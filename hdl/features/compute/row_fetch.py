@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.features.compute.access import place_shape, request_layout
-from hdl.features.compute.row_walk import tagged
+from hdl.features.compute.row_sequence import tagged
 from hdl.streams.stream import Queue
 
 __all__ = ["RowFetch", "fetch_layout", "fetched_layout"]

@@ -17,7 +17,7 @@ from hdl.features.compute.program_sequencer import ProgramSequencer
 from hdl.features.compute.row_loader import RowLoader
 from hdl.features.compute.row_reciprocals import RowReciprocals
 from hdl.features.compute.vector_program import ONE, QUOTIENT, STEPS, THREADS, Addend, Take
-from hdl.features.compute.vector_walk import VectorWalk
+from hdl.features.compute.vector_sequence import VectorSequence
 from hdl.floating.divide import FloatDivider
 from hdl.floating.format import FP32
 from hdl.floating.stages import register, wait
@@ -116,7 +116,7 @@ class VectorUnit(wiring.Component):
         m = Module()
         m.submodules.loader = self._loader
         m.submodules.divider = self._divider
-        m.submodules.walk = self._walk = VectorWalk(units=len(self._units), columns=self._columns)
+        m.submodules.walk = self._walk = VectorSequence(units=len(self._units), columns=self._columns)
         m.submodules.sequencer = self._sequencer = ProgramSequencer(columns=self._columns, sequences=self._sequences)
         m.submodules.queue = self._queue = Queue(shape=word_layout(), depth=_QUEUE)
         m.submodules.assembler = self._assembler = RowAssembler(lanes=self._lanes)

@@ -3,7 +3,7 @@
 from hdl.control.engine import EngineDescription, Extent, OperationDescription
 from hdl.control.protocol import Operation
 from hdl.control.source import WEIGHT_VERSION, Setting, SettingField
-from hdl.features.compute_stub.stand_in import StandIn
+from hdl.features.compute_stub.compute_model import ComputeModel
 
 __all__ = ["describe"]
 
@@ -14,9 +14,9 @@ def describe(config):
     COMPUTE has staged gradients at ``state_base``, and puts them to ``gradient_base``, both in the gradient memory.
     """
     return EngineDescription(
-        name="stand_in",
+        name="compute_stub",
         priority=4,
-        make=lambda: StandIn(config=config),
+        make=lambda: ComputeModel(config=config),
         operations=(OperationDescription(code=Operation.COMPUTE, queue=0, extents=(
             Extent(base="gradient_base", memory="gradients"), Extent(base="state_base", memory="gradients"))),),
         reads={"gradients": ("gradient_read",)},

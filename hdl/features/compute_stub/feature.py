@@ -16,7 +16,7 @@ class ComputeStub(Section):
     Parameters
     ----------
     quorum : bool
-        Whether updates can be those of a quorum, which do not wait for all nodes: docs/ring/rounds.md.
+        Whether updates can be those of a quorum, which do not wait for all nodes: docs/ring/quorum.md.
     """
 
     quorum: bool = option(False, Flag())

@@ -11,7 +11,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.ring.topology import MOST_PORTS, Source
+from hdl.ring.topology import MAX_PORTS, Source
 
 __all__ = ["LinkSwitch", "switch_layout"]
 
@@ -19,7 +19,7 @@ __all__ = ["LinkSwitch", "switch_layout"]
 def switch_layout():
     """Setting of a switch: the :class:`~hdl.ring.topology.Source` of each port that sends, and whether the node
     listens to each port that receives."""
-    return data.StructLayout({"sources": data.ArrayLayout(2, MOST_PORTS), "listens": MOST_PORTS})
+    return data.StructLayout({"sources": data.ArrayLayout(2, MAX_PORTS), "listens": MAX_PORTS})
 
 
 class LinkSwitch(wiring.Component):
@@ -65,9 +65,9 @@ class LinkSwitch(wiring.Component):
             raise ValueError(f"Signature must have a wire valid that leads out, not {signature!r}")
         self._signature = signature
         super().__init__({
-            "ring_i": In(signature).array(MOST_PORTS),
-            "ring_o": Out(signature).array(MOST_PORTS),
-            "receivers": Out(signature).array(MOST_PORTS),
+            "ring_i": In(signature).array(MAX_PORTS),
+            "ring_o": Out(signature).array(MAX_PORTS),
+            "receivers": Out(signature).array(MAX_PORTS),
             "transmitter": In(signature),
             "port": In(1),
             "setting": In(switch_layout()),
@@ -76,7 +76,7 @@ class LinkSwitch(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        ports = range(MOST_PORTS)
+        ports = range(MAX_PORTS)
         forward = [name for name, member in self._signature.members.items() if member.flow == Out]
         back = [name for name, member in self._signature.members.items() if member.flow == In]
         bypass = (Source.BYPASS_0, Source.BYPASS_1)

@@ -9,7 +9,7 @@ from hdl.ring.header import packet_words
 from hdl.ring.link import LinkReceiver, LinkTransmitter
 from hdl.ring.link_ends import moves_layout, pace_of
 from hdl.ring.ports import link_signature, port_members, port_names
-from hdl.ring.topology import MOST_PORTS, Source
+from hdl.ring.topology import MAX_PORTS, Source
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
 __all__ = ["SwitchedLink", "seats_layout"]
@@ -25,7 +25,7 @@ def _replay():
 def seats_layout():
     """Setting of a node with two ports: that of its switch, and for each ring, which commands name by field ``port``,
     the ports by which the node receives and sends there."""
-    ports = data.ArrayLayout(1, MOST_PORTS)
+    ports = data.ArrayLayout(1, MAX_PORTS)
     return data.StructLayout({"switch": switch_layout(), "receives": ports, "sends": ports})
 
 
@@ -87,15 +87,15 @@ class SwitchedLink(wiring.Component):
     def __init__(self, *, config):
         self._config = config
         super().__init__({
-            **port_members(config, MOST_PORTS),
+            **port_members(config, MAX_PORTS),
             "i": In(stream.Signature(word_layout())),
             "o": Out(stream.Signature(word_layout())),
             "may_start": Out(1),
             "overrun": Out(1),
             "reset_link": In(1),
-            "sent": Out(moves_layout(MOST_PORTS)),
-            "received": Out(moves_layout(MOST_PORTS)),
-            **(_replay().repair_members(MOST_PORTS) if config.link.replay else {}),
+            "sent": Out(moves_layout(MAX_PORTS)),
+            "received": Out(moves_layout(MAX_PORTS)),
+            **(_replay().repair_members(MAX_PORTS) if config.link.replay else {}),
             "delay": Out(32),
             "ring": In(1),
             "expecting": In(1),
@@ -117,9 +117,9 @@ class SwitchedLink(wiring.Component):
         if config.link.replay:
             ends = _replay()
             transmitter = ends.ReplayTransmitter(
-                segments=segments, egress_words=ends.WINDOW + 1, window=ends.WINDOW, ports=MOST_PORTS,
+                segments=segments, egress_words=ends.WINDOW + 1, window=ends.WINDOW, ports=MAX_PORTS,
                 throttled=pace.throttled)
-            receivers = [ends.ReplayReceiver(segments=segments, packet_words=longest) for _ in range(MOST_PORTS)]
+            receivers = [ends.ReplayReceiver(segments=segments, packet_words=longest) for _ in range(MAX_PORTS)]
             home = transmitter.home & ~transmitter.ring_o.valid
             m.d.comb += [
                 transmitter.port.eq(wanted), switch.port.eq(transmitter.at), self.may_start.eq(transmitter.may_start),
@@ -129,7 +129,7 @@ class SwitchedLink(wiring.Component):
         else:
             transmitter = LinkTransmitter(
                 segments=segments, egress_words=longest, throttled=pace.throttled)
-            receivers = [LinkReceiver(segments=segments, packet_words=longest) for _ in range(MOST_PORTS)]
+            receivers = [LinkReceiver(segments=segments, packet_words=longest) for _ in range(MAX_PORTS)]
             home = transmitter.credits == segments
             with m.If(home):
                 m.d.sync += switch.port.eq(wanted)

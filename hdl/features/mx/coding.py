@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.features.mx.dequantizer import Dequantizer, dequantizer_latency
 from hdl.features.mx.format import check_among, check_codec, choice_port
-from hdl.features.mx.packing import Packer, Unpacker, check_words, least_words, positions
+from hdl.features.mx.packing import Packer, Unpacker, check_words, min_words, positions
 from hdl.features.mx.quantizer import Quantizer, quantizer_latency
 from hdl.floating.format import FP32
 from hdl.streams.stream import beat_layout, connect_stream
@@ -137,7 +137,7 @@ class Decoder(wiring.Component):
         self._lanes = lanes
         self._format = format
         self._among = check_among(codec, among)
-        self._words = check_words(words, least_words(codec, lanes))
+        self._words = check_words(words, min_words(codec, lanes))
         super().__init__({
             **choice_port(self._among),
             "i": In(stream.Signature(beat_layout(self._words))),

@@ -10,7 +10,7 @@ from hdl.features.mx.format import WORD, block_layout, check_among, check_codec,
 from hdl.floating.stages import shift_left
 from hdl.streams.stream import beat_layout
 
-__all__ = ["Packer", "Unpacker", "check_words", "least_words", "positions"]
+__all__ = ["Packer", "Unpacker", "check_words", "min_words", "positions"]
 
 
 def positions(codec, lanes):
@@ -27,7 +27,7 @@ def positions(codec, lanes):
     return sorted(set(seen)), sizes, words
 
 
-def least_words(codec, lanes):
+def min_words(codec, lanes):
     """Words that a beat with the header of its block takes."""
     return -(-(codec.header_bits + lanes * codec.code_bits) // WORD)
 
@@ -190,7 +190,7 @@ class Unpacker(wiring.Component):
         self._codec = codec
         self._lanes = lanes
         self._among = check_among(codec, among)
-        self._words = check_words(words, least_words(codec, lanes))
+        self._words = check_words(words, min_words(codec, lanes))
         super().__init__({
             **choice_port(self._among),
             "i": In(stream.Signature(beat_layout(self._words))), "o": Out(stream.Signature(layout)), "error": Out(1)})

@@ -6,7 +6,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.features.quantization.arithmetic import ACCUMULATOR_BITS, INPUT_BITS, MULTIPLIER_BITS, SHIFT_BITS
-from hdl.features.quantization.matrix_vector import MOST_LANES, MatrixVector
+from hdl.features.quantization.matrix_vector import MAX_LANES, MatrixVector
 from hdl.features.quantization.requantizer import Requantizer
 from hdl.floating.add import FloatAdder
 from hdl.floating.convert import FloatToInteger, IntegerToFloat
@@ -75,7 +75,7 @@ class FloatOffset(wiring.Component):
     """
 
     def __init__(self, *, lanes, bits=8, offset=True, dsps=4):
-        check_lanes(lanes, most=MOST_LANES)
+        check_lanes(lanes, most=MAX_LANES)
         self._lanes = lanes
         self._bits = bits
         self._offset = offset

@@ -7,10 +7,10 @@ from amaranth.lib.wiring import In, Out
 from hdl.features.quantization.arithmetic import ACCUMULATOR_BITS, INPUT_BITS, LENGTH_MAX, Form
 from hdl.streams.stream import check_lanes
 
-__all__ = ["MOST_LANES", "MatrixVector", "latency", "operand_layout", "sum_layout"]
+__all__ = ["MAX_LANES", "MatrixVector", "latency", "operand_layout", "sum_layout"]
 
 #: Lanes of the widest unit.
-MOST_LANES = 32
+MAX_LANES = 32
 
 #: Bits of the longest sum of inputs, signed or unsigned.
 _INPUT_SUM_BITS = (LENGTH_MAX * ((1 << INPUT_BITS) - 1)).bit_length() + 1
@@ -69,7 +69,7 @@ class MatrixVector(wiring.Component):
     """
 
     def __init__(self, *, lanes, bits=8, offset_bits=None, form=Form.ADJUSTED):
-        check_lanes(lanes, most=MOST_LANES)
+        check_lanes(lanes, most=MAX_LANES)
         if bits not in (4, 8):
             raise ValueError(f"Bits must be 4 or 8, not {bits!r}")
         if offset_bits is None:

@@ -7,13 +7,13 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.features.quorum.layouts import INDEX_BITS, ONE, SLOTS, closing_layout, heard_layout, judge, weights_layout
 
-__all__ = ["NODES", "RoundCloser"]
+__all__ = ["NODES", "QuorumCloser"]
 
 #: Nodes that a round can have.
 NODES = 16
 
 
-class RoundCloser(wiring.Component):
+class QuorumCloser(wiring.Component):
     """Close the round that its node waits for, once there are enough gradients in time, or at a deadline.
 
     The unit knows the gradients of all nodes, by node and slot. While its node ``waits`` for a round it looks at one

@@ -4,20 +4,20 @@
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from hdl.features.quorum.layouts import rounds_signature
-from hdl.features.quorum.round_relay import RoundRelay
+from hdl.features.quorum.layouts import quorum_signature
+from hdl.features.quorum.quorum_relay import QuorumRelay
 from hdl.features.replay.control_word import ControlType
 from hdl.features.replay.control_words import ControlUnit
 from hdl.ring.extension import CollectiveExtension
 
-__all__ = ["QuorumExtension", "round_relay"]
+__all__ = ["QuorumExtension", "quorum_relay"]
 
 
 def _round_relay(config):
-    return RoundRelay()
+    return QuorumRelay()
 
 
-def round_relay():
+def quorum_relay():
     """Unit of control words by which nodes find the quorum."""
     return ControlUnit("rounds", (ControlType.READY, ControlType.CLOSE), _round_relay, "rounds")
 
@@ -28,7 +28,7 @@ class QuorumExtension(CollectiveExtension):
     joins = {"rounds": "rounds"}
 
     def members(self):
-        return {"rounds": In(rounds_signature())}
+        return {"rounds": In(quorum_signature())}
 
     def make(self, m, units):
         wiring.connect(m, words=units.words.rounds, rounds=wiring.flipped(units.engine.rounds))

@@ -1,10 +1,10 @@
-"""Description of the engine of rounds: FOLD, and gates for COMPUTE and FUSED_UPDATE."""
+"""Description of the engine of rounds: APPLY_LATE, and gates for COMPUTE and FUSED_UPDATE."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription
 from hdl.control.protocol import Operation
 from hdl.control.source import WEIGHT_VERSION, Latched, Setting, Status
 from hdl.features.programs.sources import ProgramState
-from hdl.features.quorum.engine import RoundEngine
+from hdl.features.quorum.engine import QuorumEngine
 
 __all__ = ["describe"]
 
@@ -12,14 +12,14 @@ __all__ = ["describe"]
 def describe(config):
     """Return the engine's :class:`~hdl.control.engine.EngineDescription`.
 
-    FOLD has slot 0 at ``gradient_base``; the other slot and the zeros lie behind it, by GRADIENT_STRIDE.
+    APPLY_LATE has slot 0 at ``gradient_base``; the other slot and the zeros lie behind it, by GRADIENT_STRIDE.
     """
-    same = ("link_reset", "timeout", "deadline", "quorum", *(f"late_weights_{n}" for n in range(3)))
+    same = ("link_reset", "timeout", "deadline", "quorum", *(f"stale_weights_{n}" for n in range(3)))
     return EngineDescription(
         name="rounds",
         priority=1,
-        make=lambda: RoundEngine(config=config),
-        operations=(OperationDescription(code=Operation.FOLD, queue=1, extents=(
+        make=lambda: QuorumEngine(config=config),
+        operations=(OperationDescription(code=Operation.APPLY_LATE, queue=1, extents=(
             Extent(base="gradient_base", memory="gradients"),)),),
         reads={"gradients": ("gradient_read",), "scales": ("scale_read",)},
         writes={"gradients": ("gradient_write",)},

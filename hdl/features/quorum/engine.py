@@ -1,4 +1,4 @@
-"""Rounds of gradients on a node: gates of both queues, its gradients, the decision of rank 0, and FOLD."""
+"""Rounds of gradients on a node: gates of both queues, its gradients, the decision of rank 0, and APPLY_LATE."""
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -7,23 +7,23 @@ from amaranth.lib.wiring import In, Out
 from hdl.control.engine import gate_signature
 from hdl.control.protocol import command_layout, event_layout
 from hdl.features.quorum import layouts
-from hdl.features.quorum.closer import RoundCloser
-from hdl.features.quorum.fold import Fold
+from hdl.features.quorum.apply_late import ApplyLate
+from hdl.features.quorum.closer import QuorumCloser
 from hdl.features.quorum.gate import ComputeGate, UpdateGate
-from hdl.features.quorum.keeper import RoundKeeper
+from hdl.features.quorum.state import QuorumState
 from hdl.memory import read_signature, write_signature
 from hdl.memory_map import SCALE_WORDS
 from hdl.streams.stream import connect_stream
 
-__all__ = ["RoundEngine"]
+__all__ = ["QuorumEngine"]
 
 
-class RoundEngine(wiring.Component):
-    """Run FOLD, and hold commands with ``round`` until they may go.
+class QuorumEngine(wiring.Component):
+    """Run APPLY_LATE, and hold commands with ``round`` until they may go.
 
-    Joins :class:`~hdl.features.quorum.keeper.RoundKeeper`, :class:`~hdl.features.quorum.closer.RoundCloser`,
-    :class:`~hdl.features.quorum.fold.Fold`, :class:`~hdl.features.quorum.gate.ComputeGate` and
-    :class:`~hdl.features.quorum.gate.UpdateGate`; each says what it does. docs/ring/rounds.md has the rules.
+    Joins :class:`~hdl.features.quorum.state.QuorumState`, :class:`~hdl.features.quorum.closer.QuorumCloser`,
+    :class:`~hdl.features.quorum.apply_late.ApplyLate`, :class:`~hdl.features.quorum.gate.ComputeGate` and
+    :class:`~hdl.features.quorum.gate.UpdateGate`; each says what it does. docs/ring/quorum.md has the rules.
 
     Parameters
     ----------
@@ -33,18 +33,18 @@ class RoundEngine(wiring.Component):
     Members
     -------
     command : In(stream of command_layout())
-        FOLD; checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
+        APPLY_LATE; checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
     compute_gate, update_gate : Out(gate_signature())
         Gates of the first queue and of the second.
-    words : Out(rounds_signature())
+    words : Out(quorum_signature())
         To control words.
     link_reset : In(1)
     stopped : In(1)
         The last run was ended by a command that was not OK.
     timeout, stride, deadline, weight_version : In(32)
     quorum : In(5)
-    late_weights_0 to late_weights_2 : In(25)
+    stale_weights_0 to stale_weights_2 : In(25)
     resumed : In(resumed_layout())
     gradient_scale : In(32)
         Scale of updates that have no round.
@@ -66,12 +66,12 @@ class RoundEngine(wiring.Component):
             "event": Out(stream.Signature(event_layout())),
             "compute_gate": Out(gate_signature()),
             "update_gate": Out(gate_signature()),
-            "words": Out(layouts.rounds_signature()),
+            "words": Out(layouts.quorum_signature()),
             "link_reset": In(1),
             "stopped": In(1),
             **{name: In(32) for name in settings},
             "quorum": In(5),
-            **{f"late_weights_{n}": In(25) for n in range(3)},
+            **{f"stale_weights_{n}": In(25) for n in range(3)},
             "resumed": In(layouts.resumed_layout()),
             "scale": Out(32),
             **{f"slot_{n}": Out(layouts.slot_layout()) for n in range(layouts.SLOTS)},
@@ -85,50 +85,51 @@ class RoundEngine(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config, words = self._config, self.words
-        m.submodules.keeper = keeper = RoundKeeper()
-        m.submodules.closer = closer = RoundCloser()
-        m.submodules.fold = fold = Fold(config=config)
+        m.submodules.state = state = QuorumState()
+        m.submodules.closer = closer = QuorumCloser()
+        m.submodules.apply_late = apply_late = ApplyLate(config=config)
         m.submodules.compute = compute = ComputeGate(elements=config.memories.gradient)
         m.submodules.update = update = UpdateGate(elements=config.memories.gradient, lanes=config.lanes)
-        connect_stream(m, self.command, fold.command)
-        connect_stream(m, fold.event, self.event)
+        connect_stream(m, self.command, apply_late.command)
+        connect_stream(m, apply_late.event, self.event)
         wiring.connect(m, node=wiring.flipped(self.compute_gate), gate=compute.gate)
         wiring.connect(m, node=wiring.flipped(self.update_gate), gate=update.gate)
-        wiring.connect(m, fold=fold.gradient_read, memory=wiring.flipped(self.gradient_read))
-        wiring.connect(m, fold=fold.gradient_write, memory=wiring.flipped(self.gradient_write))
+        wiring.connect(m, apply_late=apply_late.gradient_read, memory=wiring.flipped(self.gradient_read))
+        wiring.connect(m, apply_late=apply_late.gradient_write, memory=wiring.flipped(self.gradient_write))
         wiring.connect(m, update=update.scale_read, memory=wiring.flipped(self.scale_read))
-        connect_stream(m, keeper.ready, words.ready)
+        connect_stream(m, state.ready, words.ready)
         connect_stream(m, words.heard, closer.heard)
         connect_stream(m, closer.close, words.close)
 
         weights = Signal(layouts.weights_layout())
         read, write = self.gradient_read, self.gradient_write
         m.d.comb += [
-            weights.eq(Cat(getattr(self, f"late_weights_{n}") for n in range(3))),
-            keeper.weights.eq(weights), closer.weights.eq(weights),
-            keeper.rank.eq(words.place.rank), keeper.closed.eq(words.closed), keeper.closing.eq(words.closing),
-            keeper.resumed.eq(self.resumed), keeper.reset.eq(self.link_reset),
-            *(getattr(self, f"slot_{n}").eq(keeper.slots[n]) for n in range(layouts.SLOTS)),
+            weights.eq(Cat(getattr(self, f"stale_weights_{n}") for n in range(3))),
+            state.weights.eq(weights), closer.weights.eq(weights),
+            state.rank.eq(words.place.rank), state.closed.eq(words.closed), state.closing.eq(words.closing),
+            state.resumed.eq(self.resumed), state.reset.eq(self.link_reset),
+            *(getattr(self, f"slot_{n}").eq(state.slots[n]) for n in range(layouts.SLOTS)),
 
             compute.stride.eq(self.stride), compute.stopped.eq(self.stopped | self.link_reset),
-            keeper.tag.eq(compute.tag), compute.over.eq(keeper.over), compute.room.eq(keeper.room),
-            compute.slot.eq(keeper.slot), keeper.begun.eq(compute.begun), keeper.into.eq(compute.into),
-            keeper.ended.eq(compute.ended),
-            keeper.good.eq(compute.good),
+            state.tag.eq(compute.tag), compute.over.eq(state.over), compute.room.eq(state.room),
+            compute.slot.eq(state.slot), state.begun.eq(compute.begun), state.into.eq(compute.into),
+            state.ended.eq(compute.ended),
+            state.good.eq(compute.good),
 
-            closer.waits.eq(fold.waits & (words.place.rank == 0)), closer.tag.eq(fold.tag),
+            closer.waits.eq(apply_late.waits & (words.place.rank == 0)), closer.tag.eq(apply_late.tag),
             closer.quorum.eq(self.quorum), closer.deadline.eq(self.deadline), closer.reset.eq(self.link_reset),
 
-            fold.link_reset.eq(self.link_reset), fold.alive.eq(words.alive), fold.timeout.eq(self.timeout),
-            fold.stride.eq(self.stride), fold.weight_version.eq(self.weight_version),
-            keeper.asked.eq(fold.tag), fold.known.eq(keeper.known), keeper.taken.eq(fold.taken),
-            fold.work.eq(keeper.work),
+            apply_late.link_reset.eq(self.link_reset), apply_late.alive.eq(words.alive),
+            apply_late.timeout.eq(self.timeout),
+            apply_late.stride.eq(self.stride), apply_late.weight_version.eq(self.weight_version),
+            state.asked.eq(apply_late.tag), apply_late.known.eq(state.known), state.taken.eq(apply_late.taken),
+            apply_late.work.eq(state.work),
 
-            update.stride.eq(self.stride), update.work.eq(keeper.work), update.given.eq(self.gradient_scale),
-            self.scale.eq(update.scale), keeper.finished.eq(update.finished),
+            update.stride.eq(self.stride), update.work.eq(state.work), update.given.eq(self.gradient_scale),
+            self.scale.eq(update.scale), state.finished.eq(update.finished),
 
-            *(self.count[name].eq(keeper.count[name]) for name in layouts.counts_layout().members),
-            self.count.command_cycles.eq(fold.busy),
+            *(self.count[name].eq(state.count[name]) for name in layouts.counts_layout().members),
+            self.count.command_cycles.eq(apply_late.busy),
             self.count.stall_memory.eq((read.valid & ~read.ready) | (write.valid & ~write.ready)),
         ]
         return m

@@ -1,4 +1,4 @@
-"""Updates of a quorum, which do not wait for all nodes: docs/ring/rounds.md."""
+"""Updates of a quorum, which do not wait for all nodes: docs/ring/quorum.md."""
 
 from hdl.compression.registry import GRADIENT_CODECS, RAW, ZERO_VALUE
 from hdl.config.coupling import Coupling
@@ -13,7 +13,7 @@ def _has_quorum(stub):
 
 
 class QuorumFeature(Feature):
-    """A node has the operation FOLD, and gates before COMPUTE and FUSED_UPDATE."""
+    """A node has the operation APPLY_LATE, and gates before COMPUTE and FUSED_UPDATE."""
 
     requires = ("replay", "programs", "compute_stub")
     couplings = (
@@ -48,9 +48,9 @@ class QuorumFeature(Feature):
         return (description.describe(config),)
 
     def control_units(self, config):
-        from hdl.features.quorum.collective import round_relay
+        from hdl.features.quorum.collective import quorum_relay
 
-        return (round_relay(),)
+        return (quorum_relay(),)
 
     def collective(self, config):
         from hdl.features.quorum.collective import QuorumExtension

@@ -44,7 +44,7 @@ class ComputeGate(wiring.Component):
         Distance of slots.
     stopped : In(1)
     tag : Out(16), over, room, slot : In, begun, into, ended, good : Out
-        Ports at the :class:`~hdl.features.quorum.keeper.RoundKeeper`.
+        Ports at the :class:`~hdl.features.quorum.state.QuorumState`.
     """
 
     latency = 1

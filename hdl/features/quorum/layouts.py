@@ -6,8 +6,22 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.sequencer import place_layout
 
-__all__ = ["AGES", "INDEX_BITS", "ONE", "SLOTS", "closing_layout", "counts_layout", "heard_layout", "judge",
-           "own_ready_layout", "resumed_layout", "rounds_signature", "slot_layout", "weights_layout", "work_layout"]
+__all__ = [
+    "AGES",
+    "INDEX_BITS",
+    "ONE",
+    "SLOTS",
+    "closing_layout",
+    "counts_layout",
+    "heard_layout",
+    "judge",
+    "own_ready_layout",
+    "quorum_signature",
+    "resumed_layout",
+    "slot_layout",
+    "weights_layout",
+    "work_layout",
+]
 
 #: Slots for gradients of a node.
 SLOTS = 2
@@ -57,11 +71,11 @@ def work_layout():
 
 def counts_layout():
     """Increments of the counters in a cycle, by the names of the registers."""
-    return data.StructLayout({"gradients_computed": 1, "gradients_applied": 1, "gradients_folded": 1,
+    return data.StructLayout({"gradients_computed": 1, "gradients_applied": 1, "gradients_applied_late": 1,
                               "gradients_dropped": 2})
 
 
-def rounds_signature():
+def quorum_signature():
     """Interface between the units of rounds and the control words, as the units of rounds see it.
 
     Members

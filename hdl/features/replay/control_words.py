@@ -70,7 +70,7 @@ class ControlWords(wiring.Component):
     o : Out(stream of unsigned(32))
         Control words for the successor.
     signals : In(signals_signature(queues))
-    rounds : In(rounds_signature()), in a node with rounds
+    rounds : In(quorum_signature()), in a node with rounds
     clock_words, record_words : In(unit_words_signature()), in a node with slots
     place_words : In(unit_words_signature()), in a node with messages
     reset_link : In(1)

@@ -10,7 +10,7 @@ from hdl.control.source import Interface
 from hdl.features.slots.messages import MessageGate
 from hdl.streams.stream import connect_stream, word_layout
 
-__all__ = ["MESSAGES", "ONCE", "AnswerKeeper", "MessageAccess", "messages_signature"]
+__all__ = ["MESSAGES", "ONCE", "AnswerCache", "MessageAccess", "messages_signature"]
 
 #: Interface of the ring's messages to the access of rank 0's host (:func:`messages_signature`).
 MESSAGES = Interface("messages")
@@ -38,7 +38,7 @@ def messages_signature():
                              "rank": Out(4), "forget": Out(1)})
 
 
-class AnswerKeeper(wiring.Component):
+class AnswerCache(wiring.Component):
     """Execute a request of messages once, however often it comes.
 
     The answer to the latest request is kept if that is one of :data:`ONCE` and the answer has at most :attr:`words`.
@@ -129,16 +129,16 @@ class MessageAccess(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.gate = gate = MessageGate()
-        m.submodules.keeper = keeper = AnswerKeeper()
+        m.submodules.answers = answers = AnswerCache()
         connect_stream(m, self.i, gate.host_i)
         connect_stream(m, gate.host_o, self.o)
-        connect_stream(m, gate.port_i, keeper.i)
-        connect_stream(m, keeper.o, gate.port_o)
-        connect_stream(m, keeper.port_i, self.host_i)
-        connect_stream(m, self.host_o, keeper.port_o)
+        connect_stream(m, gate.port_i, answers.i)
+        connect_stream(m, answers.o, gate.port_o)
+        connect_stream(m, answers.port_i, self.host_i)
+        connect_stream(m, self.host_o, answers.port_o)
         connect_stream(m, gate.message_o, self.ring.i)
         m.d.comb += [
             gate.word.eq(self.ring.word), gate.heard.eq(self.ring.heard), gate.rank.eq(self.ring.rank),
-            gate.reset_link.eq(self.ring.forget), keeper.direct.eq(gate.rank == 0),
+            gate.reset_link.eq(self.ring.forget), answers.direct.eq(gate.rank == 0),
         ]
         return m

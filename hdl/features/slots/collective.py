@@ -20,7 +20,7 @@ _TIME = ("time", "time_status", "superframes")
 class SlotsExtension(CollectiveExtension):
     """Ends of links in slots, with TIME, the place of the node on the ring, and messages."""
 
-    inputs = {"slot_place": Setting("slot_place"), "time_test": Setting("time_test")}
+    inputs = {"slot_position": Setting("slot_position"), "time_test": Setting("time_test")}
 
     @property
     def link(self):
@@ -34,7 +34,7 @@ class SlotsExtension(CollectiveExtension):
     def members(self):
         return {
             # Place on the ring, tests of TIME, TIME and its state, and superframes.
-            "slot_place": In(place_layout()), "time_test": In(test_layout()), "time": Out(32),
+            "slot_position": In(place_layout()), "time_test": In(test_layout()), "time": Out(32),
             "time_status": Out(state_layout()), "superframes": Out(16),
             # Messages of rank 0's host and to it.
             **({"messages": Out(messages_signature())} if self._config.link.messages else {}),
@@ -43,7 +43,7 @@ class SlotsExtension(CollectiveExtension):
     def make(self, m, units):
         link, engine, words = units.link, units.engine, units.words
         m.d.comb += [
-            link.place.eq(engine.slot_place), link.test.eq(engine.time_test), engine.time.eq(link.now),
+            link.place.eq(engine.slot_position), link.test.eq(engine.time_test), engine.time.eq(link.now),
             engine.time_status.eq(link.state), engine.superframes.eq(link.superframes),
         ]
         for name in ("clock_words", "record_words", *(["place_words"] if self._config.link.messages else [])):
@@ -58,4 +58,4 @@ class SlotsExtension(CollectiveExtension):
             # Longer, words that are held back here would hold back the message that ends the reset.
             units.words_reset = engine.link_reset & ~began
         if self._config.link.jobs > 1:
-            units.words_reset = engine.slot_place.size == 0
+            units.words_reset = engine.slot_position.size == 0

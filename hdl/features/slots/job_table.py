@@ -17,9 +17,9 @@ JOBS = 2
 FRAME_BITS, SHIFT_BITS = 6, 16
 
 #: Cycles in which control words may leave, at least, and pairs of slots, at least.
-_LEAST_WINDOW, _LEAST_PAIRS = 256, 7
+_MIN_WINDOW, _MIN_PAIRS = 256, 7
 #: Cycles that words may be on their way round the ring, at least; and bits of the number of a pair of slots.
-_LEAST_WAY, PAIR_BITS = 240, 2
+_MIN_WAY, PAIR_BITS = 240, 2
 #: Cycles of the window at its beginning and end in which none leaves: words of slots could meet it.
 _HEAD, _TAIL = 4, 8
 
@@ -53,12 +53,12 @@ class JobFrame:
     @property
     def cycles(self):
         """Cycles of a superframe, a power of two: so its place follows from TIME."""
-        return 1 << (_LEAST_PAIRS * JOBS * self.slot + _LEAST_WINDOW - 1).bit_length()
+        return 1 << (_MIN_PAIRS * JOBS * self.slot + _MIN_WINDOW - 1).bit_length()
 
     @property
     def pairs(self):
         """Slots of each job."""
-        return (self.cycles - _LEAST_WINDOW) // (JOBS * self.slot)
+        return (self.cycles - _MIN_WINDOW) // (JOBS * self.slot)
 
     @property
     def window(self):
@@ -68,7 +68,7 @@ class JobFrame:
     @property
     def kept(self):
         """Pairs of slots whose packets rank 0 keeps, 2 or 4: they pass as many pairs later as that, but for one."""
-        return 2 if JOBS * self.slot >= _LEAST_WAY else 4
+        return 2 if JOBS * self.slot >= _MIN_WAY else 4
 
     @property
     def way(self):

@@ -5,12 +5,28 @@ from amaranth.lib import data
 
 from hdl.features.replay.control_word import ControlType
 
-__all__ = ["BEGIN_UNIT", "GAP", "GAP_BITS", "GROUP", "MESSAGE_CYCLES", "MESSAGE_OPCODE", "MESSAGE_TYPE",
-           "MESSAGE_WORDS", "MOST_SLOTS", "TARGET_BITS", "check_after", "lap_layout", "message_header_layout",
-           "mode_layout", "record_layout", "record_word_layout", "table_layout"]
+__all__ = [
+    "BEGIN_UNIT",
+    "GAP",
+    "GAP_BITS",
+    "GROUP",
+    "MAX_SLOTS",
+    "MESSAGE_CYCLES",
+    "MESSAGE_OPCODE",
+    "MESSAGE_TYPE",
+    "MESSAGE_WORDS",
+    "TARGET_BITS",
+    "check_after",
+    "lap_layout",
+    "message_header_layout",
+    "mode_layout",
+    "record_layout",
+    "record_word_layout",
+    "table_layout",
+]
 
 #: Slots for packets in a superframe, and those between two for messages.
-MOST_SLOTS, GROUP = 16, 4
+MAX_SLOTS, GROUP = 16, 4
 #: Cycles of a slot for packets beyond the words of the longest, and cycles of a slot for messages: 64 words, a header
 #: and a check, and as many cycles beyond.
 GAP, MESSAGE_WORDS, MESSAGE_CYCLES = 4, 64, 72

@@ -11,9 +11,9 @@ from hdl.features.replay.link_ends import repairs_layout
 from hdl.features.replay.receiver import ReplayReceiver
 from hdl.features.replay.unit_words import unit_words_signature
 from hdl.features.slots.clock import DRIFT_BITS, Clock, Departures
-from hdl.features.slots.layouts import MOST_SLOTS
+from hdl.features.slots.layouts import MAX_SLOTS
 from hdl.features.slots.path import SlotPath
-from hdl.features.slots.place import PlaceRelay
+from hdl.features.slots.place import PositionRelay
 from hdl.features.slots.records import RecordLaps
 from hdl.features.slots.table import SlotTable
 from hdl.ring.header import OVERHEAD_WORDS, packet_words
@@ -123,7 +123,7 @@ def ask_for_laps(m, *, laps, table, clock, reset_link):
 def usual_words(config):
     """Words of the longest packet of gradients and of new weights; one of a broadcast, with words as they are, may be
     longer."""
-    return OVERHEAD_WORDS + max(CODECS[name].most_words(config.segment)
+    return OVERHEAD_WORDS + max(CODECS[name].max_words(config.segment)
                                 for name in (config.gradients, config.weights.codec))
 
 
@@ -156,7 +156,7 @@ class SlotLink(wiring.Component):
         Control words of two units.
     place : In(place_layout())
         Of this node; changes together with ``reset_link`` alone. With a size of 0 or 1 nothing is driven. With
-        messages it is ``given`` of a :class:`~hdl.features.slots.place.PlaceRelay`.
+        messages it is ``given`` of a :class:`~hdl.features.slots.place.PositionRelay`.
     test : In(test_layout())
     now : Out(32)
     state : Out(state_layout())
@@ -193,7 +193,7 @@ class SlotLink(wiring.Component):
         # With messages, those and control words go on while the host resets links, since it takes that back by one.
         place, links, anew, drops = self.place, reset, reset, reset
         if config.link.messages:
-            m.submodules.placer = placer = PlaceRelay()
+            m.submodules.placer = placer = PositionRelay()
             place, links, anew, drops = placer.place, 0, placer.moved, reset | placer.moved
             connect_stream(m, self.place_words.i, placer.i)
             connect_stream(m, placer.o, self.place_words.o)
@@ -248,7 +248,7 @@ class SlotLink(wiring.Component):
             enters.eq(path.i.valid & path.i.ready),
             self.may_start.eq((path.whole <= segments) & ~reset),
             path.starts.eq(table.starts & (table.mode.message | fits)),
-            laps.record.pending.eq(Mux(recent, MOST_SLOTS, 0)),
+            laps.record.pending.eq(Mux(recent, MAX_SLOTS, 0)),
             laps.record.longest.eq(most),
             self.sent.word.eq(enters), self.sent.packet.eq(enters & last),
         ]

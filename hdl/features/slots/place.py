@@ -7,10 +7,10 @@ from amaranth.lib.wiring import In, Out
 from hdl.control.sequencer import place_layout
 from hdl.features.replay.control_word import ControlType, control_layout, message_layout
 
-__all__ = ["PlaceRelay"]
+__all__ = ["PositionRelay"]
 
 
-class PlaceRelay(wiring.Component):
+class PositionRelay(wiring.Component):
     """Tell the nodes of a ring their places, from rank 0 on.
 
     A node that is given a place of rank 0 sends PLACE, with the successor's rank and the size of the ring; each node

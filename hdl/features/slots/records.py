@@ -9,7 +9,7 @@ from hdl.features.replay.control_word import ControlType, message_layout
 from hdl.features.slots.layouts import (
     BEGIN_UNIT,
     GAP_BITS,
-    MOST_SLOTS,
+    MAX_SLOTS,
     TARGET_BITS,
     lap_layout,
     record_layout,
@@ -176,7 +176,7 @@ class RecordLaps(wiring.Component):
         with m.If(checks & (most < table.slots)):
             m.d.sync += table.slots.eq(most)
         with m.If(opens):
-            m.d.sync += [self.gathers.eq(1), self.sent.eq(0), table.odd.eq(~table.odd), table.slots.eq(MOST_SLOTS),
+            m.d.sync += [self.gathers.eq(1), self.sent.eq(0), table.odd.eq(~table.odd), table.slots.eq(MAX_SLOTS),
                          most.eq(0), table.longest.eq(0), table.other.eq(0)]
         with m.If(self.sets):
             m.d.sync += [self.gap.eq(said.gap), table.odd.eq(said.odd)]

@@ -1,4 +1,4 @@
-"""Layers that are streamed from a server to workers: docs/relay.md."""
+"""Layers that are streamed from a server to workers: docs/streaming.md."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ __all__ = ["FEATURE", "Server", "ServerConfig", "ServerMemories", "StreamingFeat
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worker(Role):
-    """A worker, to which a server streams layers, and which gives it gradients by PUSH: docs/relay.md.
+    """A worker, to which a server streams layers, and which gives it gradients by PUSH: docs/streaming.md.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Worker(Role):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server(Role):
-    """The server of workers, with weights and state in its far memory: docs/relay.md.
+    """The server of workers, with weights and state in its far memory: docs/streaming.md.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class ServerMemories(Memories):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerConfig(Coupled):
     """Parameters of a server of layers, which has weights and state in a far memory, and does not compute, mask or
-    infer: docs/relay.md.
+    infer: docs/streaming.md.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compression.registry import fetch_blocks
 from hdl.features.mx.coding import Decoder, Encoder, flags_layout
-from hdl.features.mx.packing import least_words
+from hdl.features.mx.packing import min_words
 from hdl.features.streaming.tally import Tally
 from hdl.ring.parts.conditions import has_blocks, is_weights
 from hdl.ring.parts.part import Channel, Input, Instruction, Output, Part, PartDescription, taken
@@ -65,7 +65,7 @@ class Fetched(Part):
     def elaborate(self, platform):
         m = Module()
         lanes, among = self._config.lanes, fetch_blocks()
-        words = 1 << (least_words(among[-1], lanes) - 1).bit_length()
+        words = 1 << (min_words(among[-1], lanes) - 1).bit_length()
         m.submodules.assembler = assembler = RowAssembler(lanes=words)
         m.submodules.decoder = decoder = Decoder(codec=among[-1], lanes=lanes, words=words, among=among)
         m.d.comb += decoder.choice.eq(self.setup.format - 1)

@@ -56,7 +56,7 @@ class TableCodec:
         """Words that units are loaded with."""
         return 2 * self.centroids
 
-    def most_words(self, count):
+    def max_words(self, count):
         """Return the words of a packet of ``count`` elements of which no two exponents are the same."""
         return self.table.words(count, min(count, 256)) if count else 0
 

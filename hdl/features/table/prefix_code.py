@@ -21,7 +21,7 @@ from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["LONGEST", "SYMBOLS", "WORDS", "PrefixCode", "Walk", "longest_first"]
+__all__ = ["LONGEST", "SYMBOLS", "WORDS", "CodeNumbering", "PrefixCode", "longest_first"]
 
 #: Words of a table: exponents, and lengths.
 WORDS = 6
@@ -61,7 +61,7 @@ def longest_first(code):
     return Cat(reversed([code[place] for place in range(LONGEST)]))
 
 
-class Walk(wiring.Component):
+class CodeNumbering(wiring.Component):
     """Number the codes: one symbol per cycle.
 
     Members

@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.features.table.prefix_code import LONGEST, WORDS, Walk, longest_first
+from hdl.features.table.prefix_code import LONGEST, WORDS, CodeNumbering, longest_first
 from hdl.streams.stream import beat_layout, word_layout
 
 __all__ = ["Decoder"]
@@ -43,7 +43,7 @@ class Decoder(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.walk = walk = Walk()
+        m.submodules.numbering = numbering = CodeNumbering()
         m.submodules.exponents = memory = Memory(shape=data.ArrayLayout(unsigned(8), 4), depth=4, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
@@ -105,18 +105,18 @@ class Decoder(wiring.Component):
         offsets = [Signal(4, name=f"offset_{length}") for length in range(1, LONGEST + 1)]
         fresh = Signal(LONGEST)  # lengths without symbols as yet
         for length, (limit, offset) in enumerate(zip(limits, offsets, strict=True), 1):
-            with m.If(walk.active & (walk.length <= length)):
-                m.d.sync += limit.eq(walk.after)
-            with m.If(walk.active & (walk.length == length)):
+            with m.If(numbering.active & (numbering.length <= length)):
+                m.d.sync += limit.eq(numbering.after)
+            with m.If(numbering.active & (numbering.length == length)):
                 m.d.sync += fresh[length - 1].eq(0)
                 with m.If(fresh[length - 1]):
-                    m.d.sync += offset.eq(walk.symbol - walk.code[LONGEST - length:])
-            with m.If(walk.start):
+                    m.d.sync += offset.eq(numbering.symbol - numbering.code[LONGEST - length:])
+            with m.If(numbering.start):
                 m.d.sync += limit.eq(0)
-        with m.If(walk.start):
+        with m.If(numbering.start):
             m.d.sync += fresh.eq(~0)
-        with m.If(walk.active & walk.final):
-            m.d.sync += escape_code.eq(walk.code)
+        with m.If(numbering.active & numbering.final):
+            m.d.sync += escape_code.eq(numbering.code)
 
         # An element waits until another one follows or the packet ends; then its exponent is looked up.
         pending = Signal(data.StructLayout({
@@ -156,7 +156,7 @@ class Decoder(wiring.Component):
         escape_raw = Signal(8)
         m.d.comb += [
             write.addr.eq(words), write.data.eq(word.data), write.en.eq(take_word & (words < 4)),
-            walk.lengths.eq(word.data),
+            numbering.lengths.eq(word.data),
         ]
         m.d.sync += self.error.eq(0)
 
@@ -176,22 +176,22 @@ class Decoder(wiring.Component):
                 m.d.comb += [take_word.eq(word_valid & ~found.valid), clear.eq(1)]
                 with m.If(take_word):
                     m.d.sync += [words.eq(words + 1), bad.eq(0)]
-                    m.d.comb += walk.load.eq(words >= 4)
+                    m.d.comb += numbering.load.eq(words >= 4)
                     with m.If(words == 0):
                         m.d.sync += first_exponent.eq(word.data[:8])
                     with m.If(words == WORDS - 1):
-                        m.d.comb += walk.start.eq(~word.last)
+                        m.d.comb += numbering.start.eq(~word.last)
                         m.d.sync += words.eq(0)
                         m.next = "Walk"
                     with m.If(word.last):
                         m.d.sync += [self.error.eq(1), words.eq(0)]
                         m.next = "Table"
             with m.State("Walk"):
-                with m.If(walk.active):
-                    m.d.sync += bad.eq(bad | ~walk.sound)
-                    with m.If(walk.final):
+                with m.If(numbering.active):
+                    m.d.sync += bad.eq(bad | ~numbering.sound)
+                    with m.If(numbering.final):
                         m.next = "Elements"
-                        with m.If(bad | ~walk.sound):
+                        with m.If(bad | ~numbering.sound):
                             m.d.sync += self.error.eq(1)
                             m.next = "Rest"
             with m.State("Elements"):

@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.features.table.prefix_code import LONGEST, SYMBOLS, WORDS, Walk, longest_first
+from hdl.features.table.prefix_code import LONGEST, SYMBOLS, WORDS, CodeNumbering, longest_first
 from hdl.streams.stream import beat_layout, word_layout
 
 __all__ = ["Encoder"]
@@ -45,15 +45,16 @@ class Encoder(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.walk = walk = Walk()
+        m.submodules.numbering = numbering = CodeNumbering()
         m.submodules.codes = codes = Memory(
             shape=data.StructLayout({"code": LONGEST, "length": 4}), depth=SYMBOLS, init=[])
         write = codes.write_port()
         read = codes.read_port(domain="comb")
         exponents = Signal(data.ArrayLayout(8, SYMBOLS))
         m.d.comb += [
-            write.addr.eq(walk.symbol), write.data.code.eq(walk.code), write.data.length.eq(walk.length),
-            write.en.eq(walk.active), walk.lengths.eq(self.table.payload.data),
+            write.addr.eq(numbering.symbol), write.data.code.eq(numbering.code),
+            write.data.length.eq(numbering.length),
+            write.en.eq(numbering.active), numbering.lengths.eq(self.table.payload.data),
         ]
 
         # Four registers: the element, which symbol it is, its code, and its bits; a packet ends with an escape.
@@ -123,7 +124,7 @@ class Encoder(wiring.Component):
             emit.eq(total[5] | bits.end),
         ]
         words = Signal(range(WORDS))
-        m.d.sync += self.error.eq(walk.active & ~walk.sound)
+        m.d.sync += self.error.eq(numbering.active & ~numbering.sound)
         with m.If(output_free):
             m.d.sync += self.o.valid.eq(0)
 
@@ -139,15 +140,15 @@ class Encoder(wiring.Component):
                     with m.If(words < 4):
                         m.d.sync += Cat(*exponents).eq(Cat(Cat(*exponents)[32:], self.table.payload.data))
                     with m.Else():
-                        m.d.comb += walk.load.eq(1)
+                        m.d.comb += numbering.load.eq(1)
                     with m.If(words == WORDS - 1):
-                        m.d.comb += walk.start.eq(1)
+                        m.d.comb += numbering.start.eq(1)
                         m.d.sync += words.eq(0)
                         m.next = "Walk"
                     with m.If(self.table.payload.last != (words == WORDS - 1)):
                         m.d.sync += self.error.eq(1)
             with m.State("Walk"):
-                with m.If(walk.final):
+                with m.If(numbering.final):
                     m.d.sync += accepting.eq(1)
                     m.next = "Elements"
             with m.State("Elements"):

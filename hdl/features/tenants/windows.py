@@ -9,7 +9,7 @@ from amaranth.utils import bits_for
 from hdl.control.registers import register
 from hdl.control.tenancy import (
     FAR_SPACE,
-    MOST_TENANTS,
+    MAX_TENANTS,
     TENANT_BITS,
     asked_layout,
     found_layout,
@@ -84,7 +84,7 @@ class WindowTable(wiring.Component):
         fields = {field.name: self.window[field.bit:field.bit + field.width] for field in register("WINDOW").fields}
         layout = window_layout(max(space.words for space in spaces))
         everything = [{"base": 0, "size": space.words // GROUP} for space in spaces]
-        m.submodules.memory = memory = Memory(shape=layout, depth=MOST_TENANTS + 1 << bits, init=everything)
+        m.submodules.memory = memory = Memory(shape=layout, depth=MAX_TENANTS + 1 << bits, init=everything)
         write, read = memory.write_port(), memory.read_port(domain="comb")
         turn, clearing = self.turn, self.clearing
         capacity = Signal.like(self.bound)

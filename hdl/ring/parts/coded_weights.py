@@ -94,7 +94,7 @@ class CodedWeights(Part):
         config = self._config
         codec = WEIGHT_CODECS[config.weights.codec]
         lanes, segment = config.lanes, config.segment
-        words = codec.most_words(segment)
+        words = codec.max_words(segment)
         m.submodules.encoder = encoder = WordEncoder(codec=codec, lanes=lanes, segment=segment)
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
         m.submodules.encoded = encoded = Fork(shape=word_layout(), outputs=2)

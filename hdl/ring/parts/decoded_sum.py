@@ -211,7 +211,7 @@ class DecodedSum(Part):
         m = Module()
         config, setup, codec = self._config, self.setup, self._codec
         lanes, segment = config.lanes, config.segment
-        beats, words = beat_layout(lanes), codec.most_words(segment)
+        beats, words = beat_layout(lanes), codec.max_words(segment)
         m.submodules.reader = reader = RowReader(
             rows=config.memories.gradient // lanes, lanes=lanes, elements=segment, gradients=True, strided=True,
             guarded=config.has("tenants"))

@@ -5,7 +5,7 @@ from hdl.ring.parts import (
     coded_weights,
     compressed_sum,
     decoded_sum,
-    masters,
+    master_weights,
     raw_weights,
     residual,
     update,
@@ -18,7 +18,7 @@ __all__ = ["parts"]
 
 #: Makers of descriptions of the core, in the order of their ports at each memory.
 _DESCRIPTIONS = (update.describe, compressed_sum.describe, decoded_sum.describe, residual.describe,
-                 raw_weights.describe, masters.describe, weight_transfer.describe, coded_weights.describe)
+                 raw_weights.describe, master_weights.describe, weight_transfer.describe, coded_weights.describe)
 
 
 def parts(config):

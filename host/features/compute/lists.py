@@ -38,10 +38,10 @@ from host.features.programs.schedules import STAGED_FLAG, Copies, Work
 from host.models.layer_shapes import Dense
 from sim.golden.features.compute.compute import pack
 
-__all__ = ["MOST_SIZE", "Activations", "ListCompiler", "Lists", "Shared", "compile_lists"]
+__all__ = ["MAX_SIZE", "Activations", "ListCompiler", "Lists", "Shared", "compile_lists"]
 
 #: Largest number of examples, and widest layer.
-MOST_SIZE = 4095
+MAX_SIZE = 4095
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -215,8 +215,8 @@ def _check_layers(layers: Sequence[Dense], *, examples: int, lanes: int) -> None
             raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of nodes "
                              f"that compute, not {layer.inputs}")
     widest = max(examples, *(max(layer.inputs, layer.outputs) for layer in layers))
-    if widest > MOST_SIZE:
-        raise ValueError(f"Layers and examples of nodes that compute must be at most {MOST_SIZE:,}, not {widest:,}")
+    if widest > MAX_SIZE:
+        raise ValueError(f"Layers and examples of nodes that compute must be at most {MAX_SIZE:,}, not {widest:,}")
     for layer in layers:
         if isinstance(layer, Shared) and layer.centroids % lanes:
             raise ValueError(f"Centroids of a table must be a multiple of the {lanes} lanes of nodes that compute, "

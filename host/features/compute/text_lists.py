@@ -343,7 +343,7 @@ def _compiled(config: TransformerConfig, product: Products, together: int, place
 
 def cut_lists(listed: Sequence[Words]) -> list[Words]:
     """Lists that are no longer than nodes can run."""
-    most = layer_list.MOST_INSTRUCTIONS - 1
+    most = layer_list.MAX_INSTRUCTIONS - 1
     return [instructions.ended(listed[first:first + most]) for first in range(0, len(listed), most)]
 
 

@@ -3,7 +3,7 @@
 from hdl.control.protocol import Operation
 from host.driver.command import Command
 from host.transports.golden.nodes import GoldenNodes, GoldenPart
-from sim.golden.features.compute_stub.stand_in import compute_cycles
+from sim.golden.features.compute_stub.compute_model import compute_cycles
 
 __all__ = ["GoldenStub"]
 

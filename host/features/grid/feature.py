@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from host.driver.protocols import VectorRing
     from host.driver.results import Cycles
     from host.driver.words import Vector
-    from host.features.grid.course import Course, Rings
     from host.features.grid.grid import Plan
+    from host.features.grid.reconfiguration import ReconfigurationPlan, Rings
     from host.features.grid.reference import GridReference
     from host.features.grid.switching import GridNodes
     from host.run.sections import Ring as RingSection
@@ -40,20 +40,21 @@ class GridFeature(Feature):
             return None
         return GridReference(ring, plan, weights, planes, centroids)
 
-    def stages(self, grid: "GridNodes", course: "Course", clock: "Callable[[], Cycles]") -> "Rings":
-        from host.features.grid.course import Rings
+    def stages(self, grid: "GridNodes", reconfiguration: "ReconfigurationPlan",
+               clock: "Callable[[], Cycles]") -> "Rings":
+        from host.features.grid.reconfiguration import Rings
 
-        return Rings(grid, course, clock=clock)
+        return Rings(grid, reconfiguration, clock=clock)
 
     def size(self, topology: str) -> tuple[int, int]:
-        from host.features.grid.course import grid_size
+        from host.features.grid.reconfiguration import grid_size
 
         return grid_size(topology)
 
-    def course(self, ring: "RingSection") -> "Course":
-        from host.features.grid.course import course_of
+    def reconfiguration(self, ring: "RingSection") -> "ReconfigurationPlan":
+        from host.features.grid.reconfiguration import reconfiguration_plan
 
-        return course_of(ring)
+        return reconfiguration_plan(ring)
 
 
 FEATURE = GridFeature()

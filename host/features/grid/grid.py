@@ -20,7 +20,7 @@ import enum
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from hdl.ring.topology import MOST_PORTS, SMALL_RING, GridTopology, Source
+from hdl.ring.topology import MAX_PORTS, SMALL_RING, GridTopology, Source
 
 __all__ = ["Kind", "Link", "NodeSetting", "Part", "Plan", "Seat", "Shape", "Topology", "TopologyError",
            "closed_trail", "reach"]
@@ -180,7 +180,7 @@ class Topology:
         nodes."""
         if not self.enabled_nodes:
             raise TopologyError("Grid must have an enabled node, not none: enable a node or a card")
-        outputs = {(node, port): Source.OFF for node in range(self.nodes) for port in range(MOST_PORTS)}
+        outputs = {(node, port): Source.OFF for node in range(self.nodes) for port in range(MAX_PORTS)}
         seats: dict[tuple[int, int], Seat] = {}
         rings: list[tuple[int, ...]] = []
         if shape is Shape.FLAT:
@@ -195,8 +195,8 @@ class Topology:
             for column in range(self.columns):
                 line = range(column, self.nodes, self.columns)
                 rings += self._straight(line, 1, f"column {column}", outputs, seats)
-        settings = tuple(NodeSetting(tuple(outputs[node, port] for port in range(MOST_PORTS)),
-                                     tuple(seats.get((node, number)) for number in range(MOST_PORTS)))
+        settings = tuple(NodeSetting(tuple(outputs[node, port] for port in range(MAX_PORTS)),
+                                     tuple(seats.get((node, number)) for number in range(MAX_PORTS)))
                          for node in range(self.nodes))
         return Plan(shape, tuple(rings), settings)
 

@@ -150,7 +150,7 @@ class CompiledProgram:
         return sum(task.operation in _NUMBERED for task in self.tasks)
 
     @property
-    def most_passes(self) -> int | None:
+    def max_passes(self) -> int | None:
         """Most passes of one run; None for any number.
 
         Counts of commands have 16 bits, so a queue that others wait for must not run ahead of them without end. It

@@ -312,7 +312,7 @@ def _copies(schedule: Schedule, layers: Sequence[Dense], distance: int) -> Copie
 def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
     """The simplest program of a step: one fused update of a vector, with gradients that the host has put in place;
     with an ``owner`` all groups belong to that rank."""
-    root = {} if owner is None else {"root": owner, "one_owner": 1}
+    root = {} if owner is None else {"root": owner, "root_reduce": 1}
     gradients, weights, state = (Region(space, 0, length) for space in ("gradients", "weights", "state"))
     program = Program()
     program.add("update", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, reads=[gradients, weights, state],

@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 
-from sim.golden.features.quorum.rounds import late_weights
+from sim.golden.features.quorum.rounds import stale_weights
 
 __all__ = ["Late", "LateConfig", "stragglers"]
 
@@ -59,7 +59,7 @@ class LateConfig:
     @property
     def weights(self) -> tuple[int, ...]:
         """Weights of late gradients, in sixteenths, by their age."""
-        return late_weights(self.factor, ages=self.ages if self.late is Late.APPLY else 0)
+        return stale_weights(self.factor, ages=self.ages if self.late is Late.APPLY else 0)
 
     @property
     def oldest(self) -> int:

@@ -1,9 +1,10 @@
 """Feeding of a run of rounds: the host gives each node its data while the run is under way.
 
 In rounds of gradients nodes do not wait for each other's gradients. A pass of the computing queue is COMPUTE, and a
-pass of the other one FOLD, LATCH and FUSED_UPDATE. Nodes may be at different passes of the first queue. The host
+pass of the other one APPLY_LATE, LATCH and FUSED_UPDATE. Nodes may be at different passes of the first queue. The
+host
 stages the next computation of each node when the node's own computation and the round before, which makes the
-weights, have ended. docs/ring/rounds.md has the rules.
+weights, have ended. docs/ring/quorum.md has the rules.
 """
 
 import dataclasses
@@ -22,14 +23,14 @@ from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
 from host.features.programs.ring_programs import NodeProgram
 from host.features.programs.schedules import SETTINGS_FLAG, STAGED_FLAG
-from sim.golden.features.quorum.rounds import AGES, ONE, SLOTS, Close, Rounds, scale_table
+from sim.golden.features.quorum.rounds import AGES, ONE, SLOTS, Close, QuorumRounds, scale_table
 
-__all__ = ["Closing", "RoundFeeder", "RoundModel", "RoundProgram", "TraceReader"]
+__all__ = ["Closing", "QuorumFeeder", "QuorumModel", "QuorumProgram", "TraceReader"]
 
 Bits: TypeAlias = npt.NDArray[np.uint32]
 
 #: Tags of the commands.
-COMPUTE, FOLD, LATCH, UPDATE = range(4)
+COMPUTE, APPLY_LATE, LATCH, UPDATE = range(4)
 
 #: Words of the trace that a command takes, for its start and its end.
 _RECORDS = 4
@@ -43,7 +44,7 @@ class Closing:
     quorum: int
     #: Cycles after which a round with a gradient is closed; 0 for none.
     deadline: int = 0
-    #: Weights of late gradients in sixteenths, by their age: :func:`~sim.golden.features.quorum.rounds.late_weights`.
+    #: Weights of late gradients in sixteenths, by age: :func:`~sim.golden.features.quorum.rounds.stale_weights`.
     #: They do not grow with the age: a gradient that is too late for one round is too late for all later ones.
     weights: Sequence[int]
 
@@ -61,12 +62,12 @@ class Closing:
     def registers(self) -> dict[str, int | float]:
         """Values of the registers with these rules."""
         packed = sum(weight << 5 * index for index, weight in enumerate(self.weights))
-        parts = {f"LATE_WEIGHTS_{n}": packed >> 25 * n & (1 << 25) - 1 for n in range(3)}
+        parts = {f"STALE_WEIGHTS_{n}": packed >> 25 * n & (1 << 25) - 1 for n in range(3)}
         return {"QUORUM": self.quorum, "DEADLINE": self.deadline, **parts}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RoundProgram:
+class QuorumProgram:
     """The program of a ring that computes gradients for rounds; the gradient memory has both slots, zeros, and the
     staging buffer of COMPUTE, one after the other."""
 
@@ -107,7 +108,7 @@ class RoundProgram:
         return [
             [Command(operation=Operation.COMPUTE, tag=COMPUTE, state_base=self.staged.base, wait=STAGED_FLAG,
                      duration=self.durations[rank], after_0=3, lag_0=1, **common)],
-            [Command(operation=Operation.FOLD, tag=FOLD, **common),
+            [Command(operation=Operation.APPLY_LATE, tag=APPLY_LATE, **common),
              Command(operation=Operation.LATCH, tag=LATCH, wait=SETTINGS_FLAG),
              Command(operation=Operation.FUSED_UPDATE, tag=UPDATE, rank=rank, size=self.nodes, **common)],
         ]
@@ -126,7 +127,7 @@ class RoundProgram:
         ring.quorum.write_rules({**closing.registers(), "GRADIENT_STRIDE": self.stride}, scale_table(scale))
         ring.memory.write_gradients([np.zeros(self.length, np.uint32)] * self.nodes, self.slot(SLOTS))
 
-    def resume(self, ring: TrainingRing, rounds: Rounds) -> None:
+    def resume(self, ring: TrainingRing, rounds: QuorumRounds) -> None:
         """Give nodes the pending gradients of a golden model again, before a run."""
         for rank in range(self.nodes):
             for slot, (tag, gradient) in enumerate(rounds.pending(rank).items()):
@@ -134,11 +135,11 @@ class RoundProgram:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RoundModel:
+class QuorumModel:
     """Connection of a run of rounds to its model."""
 
     #: Golden model of the rounds, which the run continues.
-    rounds: Rounds
+    rounds: QuorumRounds
     #: Gradient of a rank for a round, with the weights of all rounds before.
     gradient: Callable[[int, int], npt.NDArray[Any]]
     #: Takes a closed round and the contributions of all nodes, before any gradient of a later round is asked for.
@@ -150,19 +151,19 @@ class RoundModel:
     may_begin: Callable[[int], bool] = lambda number: True
 
 
-class RoundFeeder:
+class QuorumFeeder:
     """Stage the next computation of each node, and follow the rounds by their events, for ``passes`` passes after the
     ``first`` ones."""
 
-    def __init__(self, ring: TrainingRing, program: RoundProgram, model: RoundModel, *, passes: int, first: int):
+    def __init__(self, ring: TrainingRing, program: QuorumProgram, model: QuorumModel, *, passes: int, first: int):
         self._ring, self._program, self._model, self._rounds = ring, program, model, model.rounds
         self._first = self._newest = first
         #: Number of the round after the last one of the run.
         self.last = first + passes
         self._asked = [first] * program.nodes  # COMPUTEs with a flag, by rank
-        self._ended = {tag: [first] * program.nodes for tag in (COMPUTE, FOLD, LATCH, UPDATE)}
+        self._ended = {tag: [first] * program.nodes for tag in (COMPUTE, APPLY_LATE, LATCH, UPDATE)}
         self._staged: list[dict[int, Bits]] = [{} for _ in range(program.nodes)]
-        #: Masks of each round of the run, from the events of FOLD.
+        #: Masks of each round of the run, from the events of APPLY_LATE.
         self.masks: dict[int, int] = {}
         self._followed = first  # rounds that the golden model has closed
 
@@ -194,7 +195,7 @@ class RoundFeeder:
                 if gradient is None:
                     raise RuntimeError(f"Node {rank} must skip round {number}, for which nothing was staged")
                 self._rounds.ready(rank, number, gradient)
-        elif event.tag == FOLD and self.masks.setdefault(number, event.detail) != event.detail:
+        elif event.tag == APPLY_LATE and self.masks.setdefault(number, event.detail) != event.detail:
             raise RuntimeError(f"Nodes must have the same masks of round {number}, not 0x{event.detail:08x} and "
                                f"0x{self.masks[number]:08x}")
         elif event.tag == LATCH and before < min(ended) < self.last:
@@ -228,7 +229,7 @@ class RoundFeeder:
                 if not self._model.may_begin(number):
                     self.last = number
                     return
-            if number in self.masks and self._ended[FOLD][rank] <= number:
+            if number in self.masks and self._ended[APPLY_LATE][rank] <= number:
                 continue  # the round may not be closed yet on this node
             self._asked[rank] += 1
             if number not in self.masks:  # of a closed round the node computes nothing

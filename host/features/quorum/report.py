@@ -17,7 +17,7 @@ from sim.golden.features.quorum.rounds import ONE
 
 __all__ = ["SCHEMA", "build", "draw", "show", "table"]
 
-#: Fates of a worker's gradients in an update, and their colours.
+#: GradientStatus of a worker's gradients in an update, and their colours.
 _COLOURS = dict(zip(("on_time", "applied_late", "dropped"), COLOURS, strict=False))
 _NAMES = {"on_time": "in time", "applied_late": "late, applied", "dropped": "late, dropped"}
 
@@ -51,22 +51,23 @@ def build(config: LateConfig, run: QuorumExecutor, **figures: Any) -> dict[str, 
         "workers": [{"worker": rank, "factor": config.slow.get(rank, 1.0), **_renamed(counts), "pending": pending,
                      "abandoned": run.abandoned[rank]}
                     for rank, counts, pending in zip(workers, run.counts(), run.pending(), strict=True)],
-        "updates": [{"number": number, "cycle": cycle, "loss": loss, "on_time": ranks(fates.on_time),
-                     "applied_late": ranks(fates.late), "dropped": ranks(fates.dropped), "ages": list(fates.ages)}
-                    for number, (cycle, loss, fates) in enumerate(
-                        zip(outcome.cycles, outcome.losses, run.fates, strict=True))],
-        "stragglers": run.laggards,
+        "updates": [{"number": number, "cycle": cycle, "loss": loss, "on_time": ranks(statuses.on_time),
+                     "applied_late": ranks(statuses.late), "dropped": ranks(statuses.dropped),
+                     "ages": list(statuses.ages)}
+                    for number, (cycle, loss, statuses) in enumerate(
+                        zip(outcome.cycles, outcome.losses, run.statuses, strict=True))],
+        "stragglers": run.stragglers,
         "switched_out": [{"worker": worker, "after": updates} for worker, updates in run.left_after.items()],
         **figures})
 
 
 def _renamed(counts: dict[str, Any]) -> dict[str, Any]:
-    """Counts of gradients by their fates."""
-    return {"applied_late" if name == "folded" else name: count for name, count in counts.items()}
+    """Counts of gradients by their statuses."""
+    return dict(counts)
 
 
 def table(report: dict[str, Any]) -> Table:
-    """Gradients of each worker, by their fates."""
+    """Gradients of each worker, by their statuses."""
     return Table("Gradients of each worker", (*_WORKERS[:5], Column("ages", title="at ages", of=lambda worker: _ages(
         report, worker["worker"])), *_WORKERS[5:]), report["workers"])
 
@@ -84,7 +85,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         table(report), *report["stragglers"],
         *(f"worker {row['worker']} was switched out after {row['after']} updates" for row in report["switched_out"]),
         "No difference from the golden model: weights and momenta at the end of each block, and every element of "
-        "each gradient has one fate, in each update.",
+        "each gradient has one status, in each update.",
         "compute: modelled; quorum updates and sums: gateware"]
     columns.show(*lines, console=console)
 
@@ -97,7 +98,7 @@ def _ages(report: dict[str, Any], worker: int) -> str | None:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draw the loss of gradients in time over cycles, and below the fates of each worker's gradients."""
+    """Draw the loss of gradients in time over cycles, and below the statuses of each worker's gradients."""
     updates, settings = report["updates"], report["settings"]
     cycles = np.array([row["cycle"] for row in updates])
     with picture(path, size=(10, 5.2), rows=2, sharex=True, height_ratios=[3, 2],
@@ -108,10 +109,10 @@ def draw(report: dict[str, Any], path: Path) -> None:
         above.plot(cycles, smoothed(losses), color=_COLOURS["on_time"], linewidth=1.8)
         above.set_ylabel("loss of gradients in time", color=FAINT)
         below.grid(visible=False)
-        for number, (fate, colour) in enumerate(_COLOURS.items()):
-            marks = [(row["cycle"], worker + 0.22 * (number - 1)) for row in updates for worker in row[fate]]
+        for number, (status, colour) in enumerate(_COLOURS.items()):
+            marks = [(row["cycle"], worker + 0.22 * (number - 1)) for row in updates for worker in row[status]]
             below.plot(*(np.array(marks).T if marks else ([], [])), "|", color=colour, markersize=7,
-                       markeredgewidth=1.4, label=_NAMES[fate])
+                       markeredgewidth=1.4, label=_NAMES[status])
         for row in report["switched_out"]:
             at = updates[row["after"] - 1]["cycle"]
             for axes in (above, below):

@@ -19,7 +19,7 @@ from host.run.preparation import random_faults
 from host.run.repeat import described
 from host.run.spec import RunSpec
 from host.training import checkpoint as checkpoints
-from host.training.experiment import Keeper
+from host.training.experiment import Checkpointer
 from host.transports.session import LONGEST_REPLAYED, Session, open_session
 
 __all__ = ["config_of", "train"]
@@ -75,8 +75,8 @@ class _QuorumRun:
             "block": self.block, "configuration": as_dict(self.node), "link_latency": spec.ring.link_latency,
             "host_port": spec.backend.host_port,
             "faults": None if self.faults is None else dataclasses.asdict(self.faults)}
-        self.keeper = Keeper(self.folder / checkpoints.NAME, identity, steps=spec.output.checkpoint)
-        return open_files(spec, self.keeper, self.progress.say, space=64 * self.length + (2 << 20))
+        self.checkpointer = Checkpointer(self.folder / checkpoints.NAME, identity, steps=spec.output.checkpoint)
+        return open_files(spec, self.checkpointer, self.progress.say, space=64 * self.length + (2 << 20))
 
     def carry_out(self, kept: dict[str, Any] | None) -> None:
         """Do all rounds, until the cycles are over or a signal comes."""
@@ -95,15 +95,15 @@ class _QuorumRun:
                 progress.say(f"rounds {before + 1:3} to {trainer.number:3}   loss {run.outcome.losses[-1]:.4f}   "
                              f"test accuracy {run.outcome.accuracy:.2%}")
                 before = trainer.number
-                self.keeper.save(trainer.state(), trainer.number)
+                self.checkpointer.save(trainer.state(), trainer.number)
 
             if kept is None:
                 trainer.begin()
             else:
                 trainer.resume(kept)
-                before = self.keeper.kept = trainer.number
+                before = self.checkpointer.kept = trainer.number
             progress.stage("rounds", trainer.number + trainer.left)
-            self.result = self._report(run, session) if run.fates else None
+            self.result = self._report(run, session) if run.statuses else None
             # The report is of the blocks that have ended.
             self.stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
 
@@ -127,7 +127,7 @@ def train(spec: RunSpec) -> dict[str, Any]:
         run.carry_out(run.open_files())
         if run.result is None:
             if run.stopped:
-                end_interrupted(run.stopped, run.keeper, console)
+                end_interrupted(run.stopped, run.checkpointer, console)
             raise ValueError(f"Cycles must be enough for a round, not {run.config.cycles:,}")
         run.result["interrupted"] = bool(run.stopped)
         progress.stage("report")
@@ -136,5 +136,5 @@ def train(spec: RunSpec) -> dict[str, Any]:
     report.show(run.result, console)
     console.print(" · ".join(map(shown, (written, picture))), soft_wrap=True)
     if run.stopped:
-        end_interrupted(run.stopped, run.keeper, console)
+        end_interrupted(run.stopped, run.checkpointer, console)
     return run.result

@@ -1,7 +1,8 @@
 """Steps of a quorum: rounds that close without stragglers, in blocks, checked bit for bit.
 
 Compute is modelled: COMPUTE brings a gradient when an engine would have it, on a straggler later by its factor. The
-nodes choose the gradients of a round, and report them in the events of FOLD; the golden model uses only these masks.
+nodes choose the gradients of a round, and report them in the events of APPLY_LATE; the golden model uses only
+these masks.
 After every round each computed element is applied, folded, dropped or pending in its ledger. At the end of a block
 weights and state of all nodes are compared with it, and the nodes' counts of gradients with the ledger.
 """
@@ -27,11 +28,11 @@ from host.driver.trace import TraceRecord
 from host.features.grid.grid import Kind, Part, Shape
 from host.features.grid.switching import GridNodes
 from host.features.quorum.config import Late, LateConfig
-from host.features.quorum.feeding import UPDATE, Closing, RoundFeeder, RoundModel, RoundProgram, TraceReader
+from host.features.quorum.feeding import UPDATE, Closing, QuorumFeeder, QuorumModel, QuorumProgram, TraceReader
 from host.models.digits import Dataset
 from host.models.layer_shapes import layers_of
 from host.models.layers import Array
-from host.training.batches import Batch, RoundBatches, Shares
+from host.training.batches import Batch, QuorumBatches, Shares
 from host.training.comparison import growth, no_masks
 from host.training.executor import Executor
 from host.training.optimizers import SGD
@@ -40,19 +41,19 @@ from host.training.reference import Reference
 from host.training.trainer import Trainer
 from host.training.workloads import Classifier
 from sim.golden import ring as golden
-from sim.golden.features.quorum.rounds import Close, Rounds, scale_table
+from sim.golden.features.quorum.rounds import Close, QuorumRounds, scale_table
 
-__all__ = ["BLOCK", "Fates", "Outcome", "QuorumExecutor", "Workers", "make_quorum_trainer", "node_for",
-           "patience_of", "round_batches"]
+__all__ = ["BLOCK", "GradientStatus", "Outcome", "QuorumExecutor", "Workers", "make_quorum_trainer", "node_for",
+           "patience_of", "quorum_batches"]
 
 #: Largest number of rounds in a block.
 BLOCK = 32
 #: Most cycles of a computation, for which other nodes wait.
 _MAX_COMPUTATION = 1 << 28
-#: Approximate cycles of control words and of the beginning of a FOLD, without the FOLD of a late node.
+#: Approximate cycles of control words and of the beginning of a APPLY_LATE, without the APPLY_LATE of a late node.
 _CLOSING = 150
 
-_COUNTERS = ("computed", "applied", "folded", "dropped")
+_COUNTERS = ("computed", "applied", "applied_late", "dropped")
 
 
 @dataclasses.dataclass
@@ -65,7 +66,7 @@ class Outcome:
     losses: list[float] = dataclasses.field(default_factory=list)
     #: Cycle and test accuracy, several times and at the end.
     measured: list[tuple[int, float]] = dataclasses.field(default_factory=list)
-    #: Gradients by their fate, over all workers.
+    #: Gradients by their status, over all workers.
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
@@ -128,7 +129,7 @@ class Workers:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fates:
+class GradientStatus:
     """Masks of workers in a round."""
 
     #: Workers with a gradient in time, with a late one of an earlier round, and with one that was dropped.
@@ -139,7 +140,7 @@ class Fates:
     ages: tuple[int, ...]
 
 
-class QuorumExecutor(Executor[Fates]):
+class QuorumExecutor(Executor[GradientStatus]):
     """Rounds on nodes, in blocks; stragglers are switched out if the nodes are a ``grid`` of one row."""
 
     def __init__(self, ring: Ring, data: Dataset, config: LateConfig, *, block: int = BLOCK,
@@ -149,14 +150,14 @@ class QuorumExecutor(Executor[Fates]):
         self._workers = Workers(data, config)
         #: Workers that take part, by rank.
         self.members = list(range(config.workers))
-        self._rounds = Rounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
+        self._rounds = QuorumRounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
         self._reference: Reference | None = None
         #: Outcome so far, with measured cycles.
         self.outcome = Outcome()
-        #: Fates of gradients in each round.
-        self.fates: list[Fates] = []
+        #: GradientStatus of gradients in each round.
+        self.statuses: list[GradientStatus] = []
         #: Lines about workers whose gradients were mostly dropped.
-        self.laggards: list[str] = []
+        self.stragglers: list[str] = []
         #: Rounds after which workers were switched out.
         self.left_after: dict[int, int] = {}
         #: Computations of each worker that were not waited for at the end of a block.
@@ -178,7 +179,7 @@ class QuorumExecutor(Executor[Fates]):
         closed = sorted(durations)[self._quorum - 1]
         if self._config.closing_deadline:
             closed = min(closed, min(durations) + self._config.closing_deadline)
-        each = self.cycles / len(self.fates) if self.fates else closed + update
+        each = self.cycles / len(self.statuses) if self.statuses else closed + update
         return int((self._config.cycles - self.cycles) // each)
 
     @property
@@ -209,7 +210,7 @@ class QuorumExecutor(Executor[Fates]):
         before = self._reference
         self._bind(workers.parameters if before is None else before.master.view(np.float32),
                    None if before is None else before.state)
-        self._program = RoundProgram(nodes=len(self.members), length=workers.length, durations=self._durations[0])
+        self._program = QuorumProgram(nodes=len(self.members), length=workers.length, durations=self._durations[0])
         self._closing = Closing(quorum=self._quorum, deadline=self._config.closing_deadline,
                                 weights=self._config.weights)
         if not restored:
@@ -229,15 +230,18 @@ class QuorumExecutor(Executor[Fates]):
 
     def state(self) -> dict[str, Any]:
         pending = [self._rounds.pending(rank) for rank in range(len(self.members))]
-        return {"cycles": self.cycles, "outcome": dataclasses.asdict(self.outcome), "laggards": list(self.laggards),
-                "fates": [list(dataclasses.astuple(one)) for one in self.fates], "counts": self._counts_to_resume(),
+        return {"cycles": self.cycles, "outcome": dataclasses.asdict(self.outcome),
+                "stragglers": list(self.stragglers),
+                "fates": [list(dataclasses.astuple(status)) for status in self.statuses],
+                "counts": self._counts_to_resume(),
                 "abandoned": list(self.abandoned), "left": [list(pair) for pair in self.left_after.items()],
                 "master": self.reference.master.copy(), "state": [plane.copy() for plane in self.reference.state],
                 "pending": [[[tag, gradient] for tag, gradient in sets.items()] for sets in pending]}
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        self.cycles, self.laggards = state["cycles"], list(state["laggards"])
-        self.fates = [Fates(on_time, late, dropped, tuple(ages)) for on_time, late, dropped, ages in state["fates"]]
+        self.cycles, self.stragglers = state["cycles"], list(state["stragglers"])
+        self.statuses = [GradientStatus(on_time, late, dropped, tuple(ages))
+                         for on_time, late, dropped, ages in state["fates"]]
         self.abandoned = list(state["abandoned"])
         self.outcome = Outcome(**state["outcome"])
         self.outcome.measured = [(cycle, accuracy) for cycle, accuracy in self.outcome.measured]
@@ -255,16 +259,16 @@ class QuorumExecutor(Executor[Fates]):
         """Continue with only these workers, in the order of ranks, and without the pending gradients of the rest."""
         pending = {worker: self._rounds.pending(rank) for rank, worker in enumerate(self.members)}
         self.members = list(members)
-        self._rounds = Rounds(nodes=len(members), length=self._workers.length, weights=self._config.weights)
+        self._rounds = QuorumRounds(nodes=len(members), length=self._workers.length, weights=self._config.weights)
         for rank, worker in enumerate(members):
             for tag, gradient in pending[worker].items():
                 self._rounds.ready(rank, tag, gradient)
 
     def counts(self) -> list[dict[str, int]]:
-        """Gradients of each worker by their fate, pending ones left out."""
+        """Gradients of each worker by their status, pending ones left out."""
         ledgers = dict(zip(self.members, self._rounds.ledgers, strict=True))
-        return [{fate: before[fate] + (ledgers[worker].counts[fate] if worker in ledgers else 0)
-                 for fate in _COUNTERS} for worker, before in enumerate(self._before)]
+        return [{status: before[status] + (ledgers[worker].counts[status] if worker in ledgers else 0)
+                 for status in _COUNTERS} for worker, before in enumerate(self._before)]
 
     def _counts_to_resume(self) -> list[dict[str, int]]:
         """Counts without pending gradients, which a ring that continues counts as computed again."""
@@ -272,15 +276,15 @@ class QuorumExecutor(Executor[Fates]):
                 for counted, pending in zip(self.counts(), self.pending(), strict=True)]
 
     def pending(self) -> list[list[int]]:
-        """Rounds of each worker's gradients that have no fate yet."""
+        """Rounds of each worker's gradients that have no status yet."""
         return [list(self._rounds.pending(self.members.index(worker))) if worker in self.members else []
                 for worker in range(self._config.workers)]
 
-    def execute(self, first: int, batches: Sequence[Batch]) -> list[Fates]:
+    def execute(self, first: int, batches: Sequence[Batch]) -> list[GradientStatus]:
         """Do the rounds of a block, compare, and measure."""
         ring, begin, passes = self._ring, first - 1, len(batches)  # rounds are numbered from 0
         self._batches = dict(enumerate(batches, begin))
-        feeder = RoundFeeder(ring, self._program, RoundModel(
+        feeder = QuorumFeeder(ring, self._program, QuorumModel(
             rounds=self._rounds, gradient=self._gradient, closed=self._close, may_begin=self._may_begin,
             settings=lambda number: ring.settings.write(self._workers.settings(number))), passes=passes, first=begin)
         reader = TraceReader(ring)
@@ -307,11 +311,11 @@ class QuorumExecutor(Executor[Fates]):
         behind = self._compare(begin, counters, abandoned=hopeless)
         self.outcome.measured.append((self.cycles, self._workers.accuracy()))
         counts = self.counts()
-        self.outcome.counts = {**{fate: sum(one[fate] for one in counts) for fate in _COUNTERS},
+        self.outcome.counts = {**{status: sum(one[status] for one in counts) for status in _COUNTERS},
                                "pending": sum(map(len, self.pending()))}
         if self.left > 0:
             self._prepare_next(behind, over=over)
-        return self.fates[begin:]
+        return self.statuses[begin:]
 
     def _clock(self) -> int:
         """Cycles of rank 0."""
@@ -331,17 +335,17 @@ class QuorumExecutor(Executor[Fates]):
         """Whether some cycles of the run will be left after the update of the round before."""
         return self.cycles + self._elapsed + self._durations[1] < self._config.cycles
 
-    def _abandons(self, feeder: RoundFeeder) -> bool:
+    def _abandons(self, feeder: QuorumFeeder) -> bool:
         """Whether the end of a block abandons computations: at the end of the run, or where all of their gradients
         would be too late for any weight."""
         total = self.cycles + self._span
         is_last = (self._config.cycles - total) * feeder.last < total
         return bool(feeder.computing) and (is_last or len(self._hopeless(feeder)) == len(feeder.computing))
 
-    def _hopeless(self, feeder: RoundFeeder) -> list[int]:
+    def _hopeless(self, feeder: QuorumFeeder) -> list[int]:
         """Ranks with computations of gradients that would be too late for any weight if rounds continued."""
         elapsed, durations = self._elapsed, self._durations[0]
-        each = self._span // (feeder.last - len(self.fates))
+        each = self._span // (feeder.last - len(self.statuses))
         return [rank for rank, number in feeder.computing.items()
                 if feeder.last - number + max(0, self._begun[rank] + durations[rank] - elapsed) // each
                 > self._config.oldest]
@@ -357,9 +361,9 @@ class QuorumExecutor(Executor[Fates]):
             for rank, event in events:
                 on_event(rank, event)
 
-    def _note(self, traces: list[list[TraceRecord]], feeder: RoundFeeder, *, over: bool) -> None:
-        """Note the cycles and fates of a block."""
-        first = len(self.fates)
+    def _note(self, traces: list[list[TraceRecord]], feeder: QuorumFeeder, *, over: bool) -> None:
+        """Note the cycles and statuses of a block."""
+        first = len(self.statuses)
         times = np.array([[record.time for record in trace if record.end and record.tag == UPDATE]
                           for trace in traces]).max(axis=0)
         # A gradient that is too late for any round is dropped when its computation ends: even after the last round.
@@ -369,7 +373,7 @@ class QuorumExecutor(Executor[Fates]):
         # The next block begins when all nodes have ended this one, stragglers too, unless they are not waited for.
         end = int(times[-1]) if over else max(record.time for trace in traces for record in trace)
         self.cycles += end - begun
-        self.fates += [Fates(self._by_worker(feeder.masks[number] & 0xFFFF),
+        self.statuses += [GradientStatus(self._by_worker(feeder.masks[number] & 0xFFFF),
                              self._by_worker(feeder.masks[number] >> 16), self._dropped.pop(number),
                              self._ages.pop(number))
                        for number in range(first, feeder.last)]
@@ -402,14 +406,14 @@ class QuorumExecutor(Executor[Fates]):
         """Continue in a ring without some workers, and drop their pending gradients; False if no ring is left."""
         members = [worker for worker in self.members if worker not in workers]
         if len(members) < 2:
-            self.laggards.append(f"rounds from {len(self.fates)} on: no ring would be left without workers "
+            self.stragglers.append(f"rounds from {len(self.statuses)} on: no ring would be left without workers "
                                  f"{', '.join(map(str, workers))}, so they stay")
             return False
         counts, pending = self._counts_to_resume(), self.pending()
         for worker in workers:
             counts[worker]["computed"] += len(pending[worker])
             counts[worker]["dropped"] += len(pending[worker])
-            self.left_after[worker] = len(self.fates)
+            self.left_after[worker] = len(self.statuses)
         self._begin_again(members, counts)
         return True
 
@@ -425,7 +429,7 @@ class QuorumExecutor(Executor[Fates]):
             left, elements = ledger.balance(list(rounds.pending(rank).values()))
             if left or any(elements):
                 raise DivergenceError(f"Round {closed.tag}: {left} gradients of node {rank}, and "
-                                      f"{np.count_nonzero(elements)} elements, have no fate")
+                                      f"{np.count_nonzero(elements)} elements, have no status")
         self._dropped[closed.tag] = self._newly_dropped()
 
     def _newly_dropped(self) -> int:
@@ -439,7 +443,8 @@ class QuorumExecutor(Executor[Fates]):
 
         No computation of the ranks in ``abandoned`` has ended in this block.
         """
-        memory, reference, number, length = self._ring.memory, self.reference, len(self.fates), self._workers.length
+        memory, reference = self._ring.memory, self.reference
+        number, length = len(self.statuses), self._workers.length
         pairs = {"weights": (memory.read_weights(length), reference.weights),
                  "momenta": (memory.read_state(length), reference.state[0])}
         if self._ring.formats.has_master:
@@ -451,32 +456,32 @@ class QuorumExecutor(Executor[Fates]):
         dropped = growth("GRADIENTS_DROPPED", before, self._counters)
         behind = []
         for rank, (ledger, counted) in enumerate(zip(self._rounds.ledgers, self._counters, strict=True)):
-            counts = {fate: counted[f"GRADIENTS_{fate.upper()}"] for fate in _COUNTERS}
+            counts = {status: counted[f"GRADIENTS_{status.upper()}"] for status in _COUNTERS}
             if counts != ledger.counts:
                 raise DivergenceError(f"Round {number}: node {rank} has counted {counts} gradients, and must have "
                                       f"counted {ledger.counts}")
             worker = self.members[rank]
-            on_time = sum(one.on_time >> worker & 1 for one in self.fates[first:])
+            on_time = sum(one.on_time >> worker & 1 for one in self.statuses[first:])
             if (dropped[rank] or rank in abandoned) and not on_time and self._config.late is not Late.WAIT:
                 behind.append(worker)
                 advice = "" if self._grid else (
                     ": fold them, wait longer (a larger quorum or deadline), or switch it out (--switch-out)")
                 what = f"{dropped[rank]} of its gradients were dropped" if dropped[rank] else (
                     "its computation was abandoned")
-                self.laggards.append(f"rounds {first} to {number - 1}: worker {worker} was never in time, and "
+                self.stragglers.append(f"rounds {first} to {number - 1}: worker {worker} was never in time, and "
                                      f"{what}{advice}")
         return behind
 
 
 def make_quorum_trainer(ring: Ring, data: Dataset, config: LateConfig, **options: Any) -> Trainer[QuorumExecutor]:
     """A trainer of rounds on nodes, with ``options`` of :class:`QuorumExecutor`."""
-    return Trainer(QuorumExecutor(ring, data, config, **options), round_batches(data, config))
+    return Trainer(QuorumExecutor(ring, data, config, **options), quorum_batches(data, config))
 
 
-def round_batches(data: Dataset, config: LateConfig) -> RoundBatches:
+def quorum_batches(data: Dataset, config: LateConfig) -> QuorumBatches:
     """Examples of all workers in each round."""
     shares = Shares(data.train_y, workers=config.workers, skew=config.skew, seed=config.seed)
-    return RoundBatches(shares, config.batch)
+    return QuorumBatches(shares, config.batch)
 
 
 def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: int = 1) -> NodeConfig:
@@ -489,7 +494,7 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: 
     base = base.replace(
         programs={}, link=Replay(), stub=ComputeStub(quorum=True), masking=False, sparsify=False,
         topology=(SingleRing if ports == 1 else Grid)(max_nodes=base.topology.max_nodes))
-    words = RoundProgram(nodes=nodes, length=length, durations=[0] * nodes).words
+    words = QuorumProgram(nodes=nodes, length=length, durations=[0] * nodes).words
     base = base.replace(memories={"gradient": max(base.memories.gradient, 1 << (words - 1).bit_length())})
     return fitted(base, [Allocation(length=length, planes=1)], nodes=nodes if ports == 1 else 2)
 

@@ -9,7 +9,7 @@ Example
 
     hub = MessageHub(transport, nodes=8)
     devices = [Device(one, config, name=f"node {rank}") for rank, one in enumerate(hub.transports)]
-    devices[0].write_register("SLOT_PLACE", place_of(8))
+    devices[0].write_register("SLOT_POSITION", place_of(8))
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ from host.driver.errors import TransportStatus
 from host.driver.transport import NodeTransport, Transport
 from host.driver.words import Words, fields, pack, places
 
-__all__ = ["MOST_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "place_of"]
+__all__ = ["MAX_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "place_of"]
 
 _MESSAGE, _HEADER = places(message_header_layout()), places(header_layout())
 WINDOW = 4  # messages that have no answer yet, of all nodes together: the number that each gate keeps
-MOST_NODES = 15  # nodes of a ring whose ranks a message can name
+MAX_NODES = 15  # nodes of a ring whose ranks a message can name
 #: Cycles without a packet, and packets of others, after which a message is repeated.
 PATIENCE, OTHERS = 8192, 32
 SLICE = 4096  # cycles that a node waits for an event in one request: a longer wait is several requests
@@ -39,7 +39,7 @@ _WRITES = (Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY)
 
 
 def place_of(nodes: int) -> int:
-    """Register SLOT_PLACE of rank 0, from which all nodes of a ring learn their places."""
+    """Register SLOT_POSITION of rank 0, from which all nodes of a ring learn their places."""
     return nodes << 4
 
 
@@ -123,8 +123,8 @@ class MessageHub:
     """
 
     def __init__(self, transport: Transport, *, nodes: int) -> None:
-        if isinstance(nodes, bool) or not isinstance(nodes, int) or not 2 <= nodes <= MOST_NODES:
-            raise ValueError(f"Node count must be between 2 and {MOST_NODES}, not {nodes!r}")
+        if isinstance(nodes, bool) or not isinstance(nodes, int) or not 2 <= nodes <= MAX_NODES:
+            raise ValueError(f"Node count must be between 2 and {MAX_NODES}, not {nodes!r}")
         self._transport = transport
         self._conversations = [_Conversation() for _ in range(nodes)]
         self._turn = 0

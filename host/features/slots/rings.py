@@ -20,7 +20,7 @@ def place_in_ring(devices: Devices) -> None:
     if devices.config.link.jobs > 1:
         devices[0].submit_pop_event(JobFrame.of(devices.config).cycles).result()
     else:
-        devices.ask(lambda rank, device: device.submit_write_register("SLOT_PLACE", rank | len(devices) << 4))
+        devices.ask(lambda rank, device: device.submit_write_register("SLOT_POSITION", rank | len(devices) << 4))
 
 
 def wait_for_time(devices: Devices) -> None:
@@ -49,7 +49,7 @@ def place_nodes(devices: Sequence[Device]) -> None:
                          f"{len(devices)} nodes")
     # No node has its old place any more when the first one is given a new place.
     for size in (0, len(devices)):
-        for pending in [device.submit_write_register("SLOT_PLACE", (rank | size << 4) if size else 0)
+        for pending in [device.submit_write_register("SLOT_POSITION", (rank | size << 4) if size else 0)
                         for rank, device in enumerate(devices)]:
             pending.result()
 

@@ -28,7 +28,7 @@ from host.run.sections import SLOTS
 from host.run.spec import RunSpec, to_toml
 from host.schema import write_report
 from host.signals import Signals, handle_signals
-from host.training.experiment import Experiment, Keeper
+from host.training.experiment import Checkpointer, Experiment
 from host.training.optimizers import OptimizerName, create
 from host.training.record import Training, TrainingConfig
 from host.training.workloads import Classifier
@@ -118,14 +118,15 @@ def train(spec: RunSpec) -> list[dict[str, Any]]:
         node = node.replace(link=JobSlots(ingress=node.link.ingress))
         node = fitted(node, [one.allocation(task.parameters.size) for one, task in zip(configs, tasks, strict=True)],
                       nodes=nodes // JOBS, planes=None)
-        keepers = [Keeper(folder / "checkpoint.tar", {}, steps=0) for folder in folders]
+        checkpointers = [Checkpointer(folder / "checkpoint.tar", {}, steps=0) for folder in folders]
         claim(output, files=FILES, space=JOBS << 20)
         threads = thread_count(spec.backend.threads, nodes)
         with open_ring(node, nodes=nodes, threads=threads, arithmetic=spec.known("backend.arithmetic"),
                        announce=progress.stage) as opened, handle_signals() as signals:
             time = SharedTime(opened.simulation, JOBS)
-            experiments = [Experiment(session, task, [config], keeper=keeper) for session, task, config, keeper in
-                           zip(_sessions(opened, node, time), tasks, configs, keepers, strict=True)]
+            experiments = [Experiment(session, task, [config], checkpointer=checkpointer)
+                           for session, task, config, checkpointer in
+                           zip(_sessions(opened, node, time), tasks, configs, checkpointers, strict=True)]
             progress.stage("train", configs[0].steps(tasks[0].examples), tasks[0])
             _run_both(experiments, time, signals, progress.step)
             write_bytes(output / "run.toml", to_toml(spec).encode())

@@ -20,7 +20,7 @@ import numpy as np
 
 from hdl.choices import choice_error
 from hdl.compression.registry import FETCH_FORMATS
-from host.features.streaming.plan import LARGEST, RelayPlan, Worker, make_relay_plan
+from host.features.streaming.plan import LARGEST, StreamingPlan, Worker, make_streaming_plan
 from sim import fields, json_files
 
 __all__ = ["Banks", "Edit", "Kind", "RefusedError", "Structure", "edited", "make_edit", "read_log"]
@@ -63,7 +63,7 @@ class Structure:
     #: Examples of a microbatch.
     microbatch: int
     worker: Worker
-    plan: RelayPlan = dataclasses.field(init=False, repr=False, compare=False)
+    plan: StreamingPlan = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.formats) != len(self.widths) - 1:
@@ -75,7 +75,7 @@ class Structure:
         if not 0 <= self.rate <= np.finfo(np.float32).max:
             raise ValueError(f"Rate must be a finite number of zero or more, not {self.rate!r}")
         object.__setattr__(self, "rate", float(np.float32(self.rate)))
-        plan = make_relay_plan(self.widths, worker=self.worker, count=self.count, microbatch=self.microbatch)
+        plan = make_streaming_plan(self.widths, worker=self.worker, count=self.count, microbatch=self.microbatch)
         units = tuple(dataclasses.replace(unit, format=self.formats[unit.layer - 1]) for unit in plan.units)
         object.__setattr__(self, "plan", dataclasses.replace(plan, units=units))
 
@@ -257,18 +257,20 @@ _LOG = {"start": _START, "workers": fields.integer(1, 64), "seed": fields.intege
 
 
 def read_log(path: Path) -> dict[str, Any]:
-    """Read a log of `gradring lab relay`; ``ValueError`` if the file is damaged or another: the message names it and
+    """Read a log of `gradring lab streaming`; ``ValueError`` if the file is damaged or another: the message names
+    it and
     the first wrong field."""
     try:
         log = json_files.read(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"Log of edits must be a file that `gradring lab relay` has written, not {path}: "
+        raise ValueError(f"Log of edits must be a file that `gradring lab streaming` has written, not {path}: "
                          f"{error}") from error
     if not isinstance(log, dict) or not _LOG.keys() <= log.keys():
         raise ValueError(f"Log of edits must have {', '.join(_LOG)}, and {path} has not")
     for name, check in _LOG.items():
         if not check(log[name]):
-            raise ValueError(f"Log of edits must have {name} as `gradring lab relay` writes it, and {path} has not")
+            raise ValueError(f"Log of edits must have {name} as `gradring lab streaming` writes it, and "
+                             f"{path} has not")
     if len(log["losses"]) != log["sets"]:
         raise ValueError(f"Log of edits must have a loss for each of {log['sets']} sets, and {path} has "
                          f"{len(log['losses'])}")

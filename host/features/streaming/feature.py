@@ -1,4 +1,4 @@
-"""Layer streaming: docs/relay.md."""
+"""Layer streaming: docs/streaming.md."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING

@@ -27,12 +27,12 @@ from host.features.compute.instructions import Array, Factors, Matrix, Products,
 from host.features.programs.order import Region
 from host.features.programs.program import CompiledProgram, Program, Queue
 from host.features.streaming.edits import RefusedError
-from host.features.streaming.plan import ListKey, RelayPlan
+from host.features.streaming.plan import ListKey, StreamingPlan
 from sim.golden.features.compute.compute import pack
-from sim.golden.features.streaming.relay import accesses
+from sim.golden.features.streaming.streaming import accesses
 
-__all__ = ["RelayLists", "compile_relay", "entry_of", "first_bases", "free_base", "lists_base", "next_bases",
-           "relay_program"]
+__all__ = ["StreamingLists", "compile_streaming", "entry_of", "first_bases", "free_base", "lists_base", "next_bases",
+           "streaming_program"]
 
 
 Bits = npt.NDArray[np.uint32]
@@ -71,7 +71,7 @@ def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bit
     return [held[id(master)] for master in after]
 
 
-def lists_base(plan: RelayPlan, running: RelayPlan, base: int) -> int:
+def lists_base(plan: StreamingPlan, running: StreamingPlan, base: int) -> int:
     """Address of a plan's lists next to the lists of the running plan, which begin at ``base``, and after the buffers
     of both; ``RefusedError`` if there is no room."""
     if plan.digest == running.digest:
@@ -86,10 +86,10 @@ def lists_base(plan: RelayPlan, running: RelayPlan, base: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RelayLists:
+class StreamingLists:
     """Lists of a plan."""
 
-    plan: RelayPlan
+    plan: StreamingPlan
     #: Words of all lists, from element ``base`` on.
     words: Words
     #: First element of each list.
@@ -100,7 +100,7 @@ class RelayLists:
 class _Compiler:
     """Instructions of lists."""
 
-    def __init__(self, plan: RelayPlan, array: Array, factors: Factors, *, recompute: bool):
+    def __init__(self, plan: StreamingPlan, array: Array, factors: Factors, *, recompute: bool):
         self._plan = plan
         self._recompute = recompute
         self._product = Products(array=array, factors=factors, length=plan.microbatch)
@@ -160,8 +160,8 @@ class _Compiler:
         return ended(listed)
 
 
-def compile_relay(plan: RelayPlan, *, array: Array, factors: Factors = best_factors,
-                  recompute: bool = True, base: int | None = None) -> RelayLists:
+def compile_streaming(plan: StreamingPlan, *, array: Array, factors: Factors = best_factors,
+                  recompute: bool = True, base: int | None = None) -> StreamingLists:
     """Make the lists of a plan, from element ``base`` on, by default ``plan.lists``; ``factors`` gives the factors of
     a product.
 
@@ -175,7 +175,7 @@ def compile_relay(plan: RelayPlan, *, array: Array, factors: Factors = best_fact
     words = [compiler.compile(key) for key in plan.keys]
     base = plan.lists if base is None else base
     bases = itertools.accumulate(map(len, words), initial=base)
-    return RelayLists(plan=plan, words=np.concatenate(words), places=dict(zip(plan.keys, bases, strict=False)),
+    return StreamingLists(plan=plan, words=np.concatenate(words), places=dict(zip(plan.keys, bases, strict=False)),
                       base=base)
 
 
@@ -202,7 +202,7 @@ def entry_of(number: int) -> int:
 class _Builder:
     """Commands of a set."""
 
-    def __init__(self, lists: RelayLists, lengths: Sequence[Sequence[int]], depth: int, bases: Sequence[int]):
+    def __init__(self, lists: StreamingLists, lengths: Sequence[Sequence[int]], depth: int, bases: Sequence[int]):
         self._lists, self._plan = lists, lists.plan
         self._lengths = lengths
         self._workers = len(lengths)
@@ -327,7 +327,7 @@ class _Builder:
                    for _, made in self._moves(one, back=False))
 
 
-def relay_program(lists: RelayLists, *, lengths: Sequence[Sequence[int]], depth: int = 64,
+def streaming_program(lists: StreamingLists, *, lengths: Sequence[Sequence[int]], depth: int = 64,
                   bases: Sequence[int] | None = None) -> CompiledProgram:
     """The program of a set on all workers and the server, which has the last rank, in queues with room for ``depth``
     commands.

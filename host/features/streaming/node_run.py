@@ -40,10 +40,10 @@ from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.features.compute.instructions import Array, best_factors
 from host.features.streaming.edits import Edit, RefusedError, Structure
-from host.features.streaming.lists import RelayLists, compile_relay, lists_base, next_bases
+from host.features.streaming.lists import StreamingLists, compile_streaming, lists_base, next_bases
 from host.features.streaming.plan import Worker, check_server
-from host.features.streaming.ring import RelayRing, SetOutcome, SetProgram
-from host.features.streaming.run import Assessor, RelayRun, SetReport, edit_server
+from host.features.streaming.ring import SetOutcome, SetProgram, StreamingRing
+from host.features.streaming.run import Assessor, GoldenStreaming, SetReport, edit_server
 from host.features.streaming.timeline import (
     Costs,
     Far,
@@ -58,7 +58,7 @@ from host.features.streaming.timeline import (
 from host.models.digits import Dataset
 from host.training import checkpoint
 from host.training.batches import Batch
-from host.training.experiment import Keeper
+from host.training.experiment import Checkpointer
 from host.training.optimizers import Optimizer
 from host.training.reference import golden_settings
 from host.training.trainer import Trainer
@@ -66,11 +66,12 @@ from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.verilated import open_ring
 from sim.arithmetic import functions
 from sim.golden.codecs import RAW
-from sim.golden.features.streaming.relay import Counts, Share, resident_set, total_loss
+from sim.golden.features.streaming.streaming import Counts, Share, resident_set, total_loss
 from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
 
-__all__ = ["LATENCY", "NodeRun", "RelayKeeper", "RelayNodes", "check_structure", "open_relay", "relay_nodes",
+__all__ = ["LATENCY", "NodeRun", "StreamingCheckpointer", "StreamingNodes", "check_structure", "open_streaming",
+           "streaming_nodes",
            "worker_of"]
 
 
@@ -105,9 +106,9 @@ def check_structure(structure: Structure, worker: NodeConfig, server: ServerConf
     check_server(structure.plan.units, planes=planes, far_words=server.far_words)
 
 
-class NodeRun(RelayRun):
+class NodeRun(GoldenStreaming):
     """Run of layer streaming on connected nodes, the last one the server, next to golden nodes with all layers;
-    traces are read if it is ``traced``. See :class:`~host.features.streaming.run.RelayRun`."""
+    traces are read if it is ``traced``. See :class:`~host.features.streaming.run.GoldenStreaming`."""
 
     #: Outcome of the latest set.
     outcome: SetOutcome
@@ -120,7 +121,7 @@ class NodeRun(RelayRun):
         self._banked = all(device.config.has_banks for device in ring.devices)
         self._factors = functools.cache(best_factors)
         #: The nodes, from the first set on.
-        self.relay: RelayRing | None = None
+        self.relay: StreamingRing | None = None
         self._running: Structure | None = None
         self._next: _Next | None = None  # result of the pending edits
         self._staged = False  # nodes have acknowledged it
@@ -130,20 +131,20 @@ class NodeRun(RelayRun):
         #: Cycles of each traced set since the run began or was resumed.
         self.times: list[SetTimes] = []
 
-    def _compiled(self, structure: Structure, base: int | None = None) -> RelayLists:
+    def _compiled(self, structure: Structure, base: int | None = None) -> StreamingLists:
         """Lists of a structure; ``ValueError`` if nodes lack its formats, or the server's table of counts has no room
         for its units."""
         worker, server = self._nodes.devices[0].config, self._nodes.devices[-1].config
         check_structure(structure, worker, server, planes=self._optimizer.planes)
-        return compile_relay(structure.plan, base=base, factors=self._factors, array=Array(
+        return compile_streaming(structure.plan, base=base, factors=self._factors, array=Array(
             rows=worker.compute.rows, lanes=worker.lanes, operands=worker.compute.operands))
 
-    def _on_nodes(self, structure: Structure) -> RelayRing:
+    def _on_nodes(self, structure: Structure) -> StreamingRing:
         """Nodes with the lists of a structure, and a server with the golden weights and state."""
         if self.relay is not None and self._running is not None and (
                 self._banked or self._running.plan.digest == structure.plan.digest):
             return self.relay
-        self.relay = RelayRing(self._nodes, self._compiled(structure))
+        self.relay = StreamingRing(self._nodes, self._compiled(structure))
         self.relay.serve(self.server.masters, self.server.state)
         return self.relay
 
@@ -158,7 +159,7 @@ class NodeRun(RelayRun):
         else:
             super()._send(edit)
 
-    def _following(self, relay: RelayRing, edits: Sequence[Edit]) -> _Next:
+    def _following(self, relay: StreamingRing, edits: Sequence[Edit]) -> _Next:
         """Result of edits."""
         server, structure = copy.copy(self.server), self._structure
         for edit in edits:
@@ -175,7 +176,7 @@ class NodeRun(RelayRun):
             bases, server.masters, server.state, strict=True) if base not in relay.bases]
         return _Next(number=edits[-1].number, structure=structure, program=program, units=units)
 
-    def _steps(self, relay: RelayRing, number: int) -> Iterator[None]:
+    def _steps(self, relay: StreamingRing, number: int) -> Iterator[None]:
         """Steps that give nodes the result of the pending edits, from a set on."""
         following = self._next
         if following is None or self._staged:
@@ -196,11 +197,11 @@ class NodeRun(RelayRun):
                 "same": self.same}
 
     def live(self) -> list[dict[str, list[tuple[int, int]]]]:
-        """Windows of each node that the rest of the run depends on; see :meth:`RelayRing.live`."""
+        """Windows of each node that the rest of the run depends on; see :meth:`StreamingRing.live`."""
         return self._begun.live(self._optimizer.planes)
 
     @property
-    def _begun(self) -> RelayRing:
+    def _begun(self) -> StreamingRing:
         if self.relay is None:
             raise ValueError("Run must have done a set before it is saved")
         return self.relay
@@ -209,7 +210,7 @@ class NodeRun(RelayRun):
         """Continue from a state, on nodes to which the frame of :meth:`live` was restored."""
         super().resume(state)
         self.same = state["same"]
-        self.relay = RelayRing(self._nodes, self._compiled(self._structure, state["relay"]["lists"]),
+        self.relay = StreamingRing(self._nodes, self._compiled(self._structure, state["relay"]["lists"]),
                                state=state["relay"])
         self._running = self._structure
         self._next, self._staged = None, state["staged"]
@@ -296,7 +297,7 @@ _ACTIVATIONS, _FAR = 8192, 1 << 17
 LATENCY = 16
 
 
-class RelayNodes(NamedTuple):
+class StreamingNodes(NamedTuple):
     """Configurations of nodes."""
 
     worker: NodeConfig
@@ -305,7 +306,7 @@ class RelayNodes(NamedTuple):
     memories: Worker
 
 
-def relay_nodes(*, words: int, planes: int, window: int = 4160, windows: int = 2) -> RelayNodes:
+def streaming_nodes(*, words: int, planes: int, window: int = 4160, windows: int = 2) -> StreamingNodes:
     """Nodes for a model with ``words`` weights and biases in all units, and ``planes`` state planes.
 
     A worker has four by four units, ``windows`` of ``window`` elements, and as many accumulators. The server updates
@@ -320,11 +321,12 @@ def relay_nodes(*, words: int, planes: int, window: int = 4160, windows: int = 2
     server = ServerConfig(
         role=Server(broadcast_formats=True), optimizer=NodeOptimizer(lanes=4), memories=ServerMemories(
             gradient=64, weight=served, state=served, planes=planes, far=(1 + planes) * served), **common)
-    return RelayNodes(worker, server, worker_of(worker, windows=windows))
+    return StreamingNodes(worker, server, worker_of(worker, windows=windows))
 
 
 @contextlib.contextmanager
-def open_relay(nodes: RelayNodes, *, workers: int, rate: Fraction = Fraction(4), worker_rate: Fraction = Fraction(1),
+def open_streaming(nodes: StreamingNodes, *, workers: int, rate: Fraction = Fraction(4),
+                   worker_rate: Fraction = Fraction(1),
                threads: int = 1,
                arithmetic: Arithmetic = Arithmetic.GATEWARE) -> Iterator[tuple[Ring, VerilatedRing]]:
     """Open a ring of workers and their server; far memories give ``worker_rate`` and ``rate`` words per cycle."""
@@ -342,7 +344,7 @@ def open_relay(nodes: RelayNodes, *, workers: int, rate: Fraction = Fraction(4),
 
 
 @dataclasses.dataclass
-class RelayKeeper(Keeper):
+class StreamingCheckpointer(Checkpointer):
     """Checkpoints of nodes, after some sets and when a run is interrupted."""
 
     _latest: tuple[dict[str, Any], DeviceFrame] | None = None

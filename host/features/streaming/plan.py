@@ -22,10 +22,10 @@ from hdl.group import GROUP
 from host.features.compute.instructions import up
 from host.features.compute.memory.plan import Operation, Plan, Profile, make_plan
 from host.features.programs.order import Region
-from sim.golden.features.streaming.relay import Unit, accesses, units_of
+from sim.golden.features.streaming.streaming import Unit, accesses, units_of
 
-__all__ = ["LARGEST", "ListKey", "RelayPlan", "Worker", "check_server", "cut", "largest_microbatch",
-           "make_relay_plan"]
+__all__ = ["LARGEST", "ListKey", "StreamingPlan", "Worker", "check_server", "cut", "largest_microbatch",
+           "make_streaming_plan"]
 
 #: Largest number of examples of a microbatch.
 LARGEST = 4095
@@ -125,7 +125,7 @@ class ListKey:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RelayPlan:
+class StreamingPlan:
     """Addresses in the memories of a worker."""
 
     units: tuple[Unit, ...]
@@ -269,7 +269,7 @@ class RelayPlan:
     @property
     def line(self) -> str:
         """The plan in a line."""
-        name = "resident" if self.worker.resident else "relay"
+        name = "resident" if self.worker.resident else "streaming"
         return (f"{name}: {len(self.units)} units of at most {self.window:,} words, {self.count} x {self.microbatch} "
                 f"examples; on a worker {self.peak:,} words on the chip, and {self.far_words:,} in far memory")
 
@@ -298,7 +298,7 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
     bound = worker.activation_words // max(1, min(unit.inputs for unit in units)) + 1
     for microbatch in range(min(most, bound, LARGEST), 0, -1):
         try:
-            RelayPlan(units=tuple(units), microbatch=microbatch, count=count, worker=worker).check()
+            StreamingPlan(units=tuple(units), microbatch=microbatch, count=count, worker=worker).check()
         except ValueError:
             if microbatch == 1:
                 raise
@@ -307,8 +307,8 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
     return microbatch
 
 
-def make_relay_plan(widths: Sequence[int], *, worker: Worker, count: int, microbatch: int | None = None,
-                    most: int = LARGEST) -> RelayPlan:
+def make_streaming_plan(widths: Sequence[int], *, worker: Worker, count: int, microbatch: int | None = None,
+                    most: int = LARGEST) -> StreamingPlan:
     """Plan of a perceptron of given widths, inputs and outputs included, for sets of ``count`` microbatches, by
     default of as many examples as fit, at most ``most``; ``ValueError`` if the worker has no room for it."""
     if count < 1:
@@ -318,6 +318,6 @@ def make_relay_plan(widths: Sequence[int], *, worker: Worker, count: int, microb
     units = cut(widths, window=worker.window, lanes=worker.lanes)
     if microbatch is None:
         microbatch = largest_microbatch(units, worker=worker, count=count, most=most)
-    plan = RelayPlan(units=tuple(units), microbatch=microbatch, count=count, worker=worker)
+    plan = StreamingPlan(units=tuple(units), microbatch=microbatch, count=count, worker=worker)
     plan.check()
     return plan

@@ -21,10 +21,10 @@ from host.driver.ring import Ring
 from host.driver.trace import TraceRecord
 from host.features.programs.order import Region
 from host.features.programs.program import CompiledProgram, Queue
-from host.features.streaming.lists import RelayLists, first_bases, relay_program
-from sim.golden.features.streaming.relay import Counts
+from host.features.streaming.lists import StreamingLists, first_bases, streaming_program
+from sim.golden.features.streaming.streaming import Counts
 
-__all__ = ["RelayRing", "SetOutcome", "SetProgram", "node_programs"]
+__all__ = ["SetOutcome", "SetProgram", "StreamingRing", "node_programs"]
 
 Bits = npt.NDArray[np.uint32]
 #: Commands of a worker after which its trace is read.
@@ -48,7 +48,7 @@ def node_programs(program: CompiledProgram, nodes: int) -> list[list[list[Comman
 class SetProgram:
     """Program of a set, with its lists and units."""
 
-    lists: RelayLists
+    lists: StreamingLists
     #: Addresses of the units on the server.
     bases: Sequence[int]
     #: Examples of each microbatch of each worker.
@@ -80,14 +80,14 @@ def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-class RelayRing:
+class StreamingRing:
     """Connected workers of a plan and, as the last node, their server, that train a model layer by layer;
     ``ValueError`` if the last node is no server, or another one is not a worker.
 
     With a ``state`` of other nodes, the contents of which these have been given, they continue from it.
     """
 
-    def __init__(self, ring: Ring, lists: RelayLists, *, state: Mapping[str, Any] | None = None):
+    def __init__(self, ring: Ring, lists: StreamingLists, *, state: Mapping[str, Any] | None = None):
         roles = [name_of(type(device.config.role)) for device in ring.devices]
         if roles != ["worker"] * (len(roles) - 1) + ["server"] or len(roles) < 2:
             raise ValueError(f"Nodes must be workers and as the last one a server, not {', '.join(roles)}")
@@ -132,7 +132,7 @@ class RelayRing:
         """Take over a staged program from other nodes, the contents of which these have been given."""
         self._following = following
 
-    def _write_lists(self, lists: RelayLists) -> None:
+    def _write_lists(self, lists: StreamingLists) -> None:
         for rank in range(len(self._workers)):
             self._write(rank, lists.base, lists.words)
 
@@ -168,11 +168,11 @@ class RelayRing:
                              for number, (unit, row) in enumerate(zip(units, rows, strict=True))} for half in (0, 1))
         return fetched, pushed
 
-    def prepare(self, lists: RelayLists, bases: Sequence[int], lengths: Lengths | None = None) -> SetProgram:
+    def prepare(self, lists: StreamingLists, bases: Sequence[int], lengths: Lengths | None = None) -> SetProgram:
         """Compile the program of a set, with full microbatches unless there are ``lengths``; ``ProgramError`` if a
         queue has no room for it."""
         lengths = lengths or [[lists.plan.microbatch] * lists.plan.count for _ in self._workers]
-        return SetProgram(lists=lists, bases=bases, lengths=lengths, compiled=relay_program(
+        return SetProgram(lists=lists, bases=bases, lengths=lengths, compiled=streaming_program(
             lists, lengths=lengths, depth=self._workers[0].config.programs.depth, bases=bases))
 
     def stage(self, following: SetProgram, *, number: int, settings: Settings,

@@ -26,10 +26,20 @@ from host.training.optimizers import Optimizer
 from host.training.reference import golden_settings
 from sim.arithmetic import functions
 from sim.golden import ring
-from sim.golden.features.streaming.relay import Counts, Server, Share, Unit, relay_set
+from sim.golden.features.streaming.streaming import Counts, Server, Share, Unit, streaming_set
 
-__all__ = ["Assessor", "Change", "Plateau", "RelayRun", "SetReport", "Together", "Underflow", "accuracy_of",
-           "edit_server", "first_weights"]
+__all__ = [
+    "Assessor",
+    "Change",
+    "GoldenStreaming",
+    "Plateau",
+    "SetReport",
+    "Together",
+    "Underflow",
+    "accuracy_of",
+    "edit_server",
+    "first_weights",
+]
 
 
 Bits = npt.NDArray[np.uint32]
@@ -141,7 +151,7 @@ def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[
     return float((x.argmax(axis=1) == labels).mean())
 
 
-class RelayRun(Executor[SetReport]):
+class GoldenStreaming(Executor[SetReport]):
     """Sets of layer streaming on golden nodes, beginning with the program and learning rate of ``structure``; edits
     of a log are sent in the set before theirs, and before the first set if they are of set 0."""
 
@@ -221,7 +231,7 @@ class RelayRun(Executor[SetReport]):
 
     def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
         """Carry a set out, here on golden nodes, layer by layer; its loss as a bit pattern."""
-        loss, _ = relay_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
+        loss, _ = streaming_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)
         return loss
 

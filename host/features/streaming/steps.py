@@ -12,8 +12,15 @@ from host.columns import show
 from host.console import Progress, make_console, shown, thread_count
 from host.features.streaming import report
 from host.features.streaming.edits import Kind, Structure
-from host.features.streaming.node_run import LATENCY, NodeRun, RelayKeeper, check_structure, open_relay, relay_nodes
-from host.features.streaming.plan import cut, make_relay_plan
+from host.features.streaming.node_run import (
+    LATENCY,
+    NodeRun,
+    StreamingCheckpointer,
+    check_structure,
+    open_streaming,
+    streaming_nodes,
+)
+from host.features.streaming.plan import cut, make_streaming_plan
 from host.features.streaming.run import Assessor, Plateau, Together, Underflow
 from host.features.streaming.schedule_section import Streaming
 from host.features.streaming.timeline import Far, microbatches
@@ -63,9 +70,9 @@ class _StreamingRun:
         units, windows = cut(self.widths, window=window, lanes=NodeConfig.lanes), 2
         if schedule.resident:  # at least one window more than streaming has, and one for an added layer
             windows = max(3, len(units) + schedule.plateau)
-        self.configs = relay_nodes(words=sum(unit.length for unit in units), planes=self.optimizer.planes,
+        self.configs = streaming_nodes(words=sum(unit.length for unit in units), planes=self.optimizer.planes,
                                    window=window, windows=windows)
-        self.plan = make_relay_plan(
+        self.plan = make_streaming_plan(
             self.widths, worker=self.configs.memories, count=schedule.microbatches or 1,
             microbatch=schedule.microbatch, most=len(self.data.train_y) // self.workers)
         formats = tuple((schedule.format or "raw").split(","))
@@ -80,10 +87,10 @@ class _StreamingRun:
         own = [name for name in self.schedule.options() if name not in ("server_far", "worker_far")]
         names = ["workload.seed", "model.hidden", "ring.nodes", "optimizer.learning_rate", "optimizer.momentum",
                  *(f"schedule.{name}" for name in own)]
-        self.keeper = RelayKeeper(self.folder / NAME, {name: self.spec.value(name) for name in names},
+        self.checkpointer = StreamingCheckpointer(self.folder / NAME, {name: self.spec.value(name) for name in names},
                                   steps=self.spec.output.checkpoint)
         console.print(self.plan.line, soft_wrap=True)
-        return open_files(self.spec, self.keeper, lambda line: console.print(line, soft_wrap=True)) is not None
+        return open_files(self.spec, self.checkpointer, lambda line: console.print(line, soft_wrap=True)) is not None
 
     def carry_out(self, progress: Progress, *, kept: bool) -> None:
         """Do all steps, until a signal comes."""
@@ -91,13 +98,13 @@ class _StreamingRun:
         rules: list[Assessor] = [*([Plateau()] if schedule.plateau else []),
                                  *([Underflow()] if schedule.underflow else [])]
         progress.stage("build", 1)
-        with open_relay(self.configs, workers=self.workers, rate=self.speed, worker_rate=self.worker_speed,
+        with open_streaming(self.configs, workers=self.workers, rate=self.speed, worker_rate=self.worker_speed,
                         threads=self.threads, arithmetic=spec.known("backend.arithmetic")) as (ring, simulation):
             run = NodeRun(ring, self.data, self.structure, optimizer=self.optimizer, seed=spec.workload.seed,
                           traced=True, assessor=Together(*rules) if rules else None)
             trainer = Trainer(run, run.batches, total=spec.known("workload.steps"))
             if kept:
-                self.rows = self.keeper.resume(ring, trainer)
+                self.rows = self.checkpointer.resume(ring, trainer)
                 self.result = self._report(run)
             progress.stage("steps", trainer.left)
             before = simulation.cycle
@@ -109,14 +116,14 @@ class _StreamingRun:
                 progress.advance(f"loss {latest.mean_loss:.4f}, stalled {self.rows[-1]['stall']:.1%}")
                 if latest.number == 0 and schedule.microbatches is None:
                     run.propose(0, Kind.MICROBATCHES, self.rows[0]["chosen"])
-                self.keeper.keep(ring, trainer, self.rows)
+                self.checkpointer.keep(ring, trainer, self.rows)
                 self.result = self._report(run)
                 before = simulation.cycle
 
             stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
             if stopped and not trainer.complete:  # the report is of the steps that have ended
                 self.stopped = stopped
-                self.keeper.write()
+                self.checkpointer.write()
 
     def _report(self, run: NodeRun) -> dict[str, Any]:
         """Report of the steps so far; only between two steps, since within one the golden nodes have done a part."""
@@ -146,7 +153,7 @@ def train(spec: RunSpec) -> dict[str, Any] | None:
     if run.result is not None:
         run.write(console)
     if run.stopped:
-        end_interrupted(run.stopped, run.keeper, console)
+        end_interrupted(run.stopped, run.checkpointer, console)
     if run.result is not None and not run.result["bit_exact"]:
         raise typer.Exit(1)
     return run.result

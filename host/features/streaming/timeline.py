@@ -13,8 +13,8 @@ microbatches follow each other.
   FETCH(l - 2).
 - A set begins when the last PUSH of the set before has ended.
 
-:func:`relay_run` is about layers alone. By :func:`program_run` a worker's program says what there is to do and what
-waits for what. Executions take the cycles that they are given, FETCH and PUSH those of their packets, and moves those
+:func:`streaming_timeline` has only layers. In :func:`program_run` a worker's program states the operations and their
+order. Executions take the cycles that they are given, FETCH and PUSH those of their packets, and moves those
 of the far memory: outputs of a layer must be moved out before they can be moved in as inputs of the next one. Without
 moves, and without cycles between commands, both timelines are the same. :func:`set_times` has the cycles of a set
 that a worker has traced.
@@ -34,12 +34,28 @@ from sim.golden.codecs import RAW, WEIGHT_CODECS
 from sim.golden.constants import constant
 from sim.golden.features.far.mover import move_cycles
 from sim.golden.features.programs import program as golden
-from sim.golden.features.streaming.relay import Unit, accesses
+from sim.golden.features.streaming.streaming import Unit, accesses
 from sim.golden.ring import GROUP, PACKET_OVERHEAD
 
-__all__ = ["GAP", "Costs", "Event", "Far", "Run", "SetTimes", "costs_of", "execution_cycles", "link_cycles",
-           "microbatches", "packet_cycles", "program_run", "relay_run", "run_of", "set_times", "uniform",
-           "words_per_parameter"]
+__all__ = [
+    "GAP",
+    "Costs",
+    "Event",
+    "Far",
+    "Run",
+    "SetTimes",
+    "costs_of",
+    "execution_cycles",
+    "link_cycles",
+    "microbatches",
+    "packet_cycles",
+    "program_run",
+    "run_of",
+    "set_times",
+    "streaming_timeline",
+    "uniform",
+    "words_per_parameter",
+]
 
 
 #: Cycles of a word on the link with headers and masks.
@@ -82,7 +98,7 @@ def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fractio
 
 def words_per_parameter(unit: Unit) -> Fraction:
     """Words of a parameter of a unit in FETCH, by its format."""
-    return Fraction(WEIGHT_CODECS[unit.format].most_words(unit.words), unit.words)
+    return Fraction(WEIGHT_CODECS[unit.format].max_words(unit.words), unit.words)
 
 
 def execution_cycles(unit: Unit, *, microbatch: int, macs: int, recompute: bool = True) -> tuple[int, int]:
@@ -207,7 +223,7 @@ class _Set:
         return Run(tuple(events))
 
 
-def relay_run(units: Sequence[Unit], costs: Sequence[Costs], count: int) -> Run:
+def streaming_timeline(units: Sequence[Unit], costs: Sequence[Costs], count: int) -> Run:
     """Timeline of a set of ``count`` microbatches."""
     if count < 1:
         raise ValueError(f"Microbatches must be 1 or more, not {count!r}")
@@ -242,10 +258,10 @@ def relay_run(units: Sequence[Unit], costs: Sequence[Costs], count: int) -> Run:
 
 def uniform(layers: int, costs: Costs, count: int) -> Run:
     """Timeline of layers that all cost the same."""
-    return relay_run([Unit(number, 64, 64) for number in range(1, layers + 1)], [costs] * layers, count)
+    return streaming_timeline([Unit(number, 64, 64) for number in range(1, layers + 1)], [costs] * layers, count)
 
 
-_TRACES = "traces of workers with links of 16 cycles: docs/relay.md"
+_TRACES = "traces of workers with links of 16 cycles: docs/streaming.md"
 GAP = constant("layer streaming", 4, "the end of a command to the start of the next one in its queue", _TRACES)
 #: Elements of a packet.
 SEGMENT = 256
@@ -284,7 +300,7 @@ def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fract
     not send.
     """
     words, heads = unit.words, PACKET_OVERHEAD * -(-unit.words // SEGMENT)
-    coded = words if unit.format == RAW else WEIGHT_CODECS[unit.format].most_words(words)
+    coded = words if unit.format == RAW else WEIGHT_CODECS[unit.format].max_words(words)
     fetch = max(coded + heads + WORDS, math.ceil(words / rate) + WORDS, -(-words // lanes) + ROWS)
     sums = math.ceil(words * (1 - zeros)) + -(-words // GROUP) + heads
     return fetch, max(sums + SUM + PUSH_HOP * workers, math.ceil(state_words * words / rate) + UPDATE,

@@ -20,7 +20,7 @@ import numpy as np
 from hdl.control.engine import FAR
 from hdl.control.protocol import EventStatus, Opcode, Operation
 from hdl.control.registers import PRIVILEGED, REGISTERS, Access, register
-from hdl.control.tenancy import MOST_TENANTS, windowed
+from hdl.control.tenancy import MAX_TENANTS, windowed
 from hdl.control.tenancy import PRIVILEGED as PRIVILEGED_HOST
 from hdl.group import GROUP
 from hdl.memory_map import MemorySpace
@@ -138,8 +138,8 @@ class TenantHost:
         that wait for a round are dropped. Raises ``NotAtRestError`` if a node is busy, or has events, or its far
         memory owes answers; nothing has changed.
         """
-        if not PRIVILEGED_HOST <= tenant < MOST_TENANTS:
-            raise ValueError(f"Tenant must be between 0 and {MOST_TENANTS - 1}, not {tenant!r}")
+        if not PRIVILEGED_HOST <= tenant < MAX_TENANTS:
+            raise ValueError(f"Tenant must be between 0 and {MAX_TENANTS - 1}, not {tenant!r}")
         self._require_rest(events=True)
         devices = self._devices
         self._kept[self.tenant] = [({name: device.read_register(name) for name in SAVED},
@@ -174,8 +174,8 @@ class TenantHost:
 
     def _check(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
         """Raise ``ValueError`` for an impossible tenant or window."""
-        if not PRIVILEGED_HOST < tenant < MOST_TENANTS:
-            raise ValueError(f"Tenant must be between 1 and {MOST_TENANTS - 1}, not {tenant!r}")
+        if not PRIVILEGED_HOST < tenant < MAX_TENANTS:
+            raise ValueError(f"Tenant must be between 1 and {MAX_TENANTS - 1}, not {tenant!r}")
         known = {name: None for device in self._devices for name in _spaces(device)}
         for name in windows:
             if name not in known:

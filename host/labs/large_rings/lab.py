@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from host.columns import Table, columns_of, show
+from host.cycles.collective import collective_cycles
 from host.cycles.costs import Format
 from host.cycles.estimate import Collective
 from host.cycles.timing import timing_of
-from host.cycles.walk import walk
 from host.driver.optimizer_settings import Rule, Settings
 from host.labs.kit import numbers
 from host.labs.predict.points import SMALL
@@ -59,7 +59,8 @@ def _rows(session: Session, *, latency: int, length: int, seed: int) -> list[dic
     rows = []
     for kind in (Collective.ALL_REDUCE, Collective.FUSED_UPDATE):
         cycles, words, speed = _run(session, kind, gradients, weights)
-        predicted = walk(kind, Format(), timing_of(SMALL), length=length, nodes=ring.nodes, latency=latency).cycles
+        predicted = collective_cycles(kind, Format(), timing_of(SMALL), length=length, nodes=ring.nodes,
+                                      latency=latency).cycles
         rows.append({"nodes": ring.nodes, "collective": kind.name.lower().replace("_", " "), "words": words,
                      "cycles": cycles, "predicted": predicted, "error": predicted / cycles - 1,
                      "cycles_per_cpu_second": speed})

@@ -29,7 +29,7 @@ from host.features.quorum.updates import (
     make_quorum_trainer,
     node_for,
     patience_of,
-    round_batches,
+    quorum_batches,
 )
 from host.labs.kit import BUILD, Results, chosen_names, numbers
 from host.models.digits import Dataset, digits
@@ -42,7 +42,7 @@ from host.training.executor import Executor
 from host.training.trainer import Trainer
 from host.transports.session import TransportName, open_session
 from sim.fields import choice, having, number, optional, several
-from sim.golden.features.quorum.rounds import Closer, Rounds
+from sim.golden.features.quorum.rounds import Closer, QuorumRounds
 
 __all__ = ["SCHEMA", "draw_report", "draw_runs", "late_lab", "learn", "percentages", "train"]
 
@@ -69,7 +69,7 @@ class _ModelledExecutor(Executor[None]):
         self._update = self._workers.update_cycles(config.workers)
         self._closer = Closer(nodes=config.workers, quorum=config.closing, deadline=config.closing_deadline,
                               weights=config.weights)
-        self._rounds = Rounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
+        self._rounds = QuorumRounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
         self._free = [0] * config.workers  # end of the present or last computation
         self._computing: list[tuple[int, int, int, Array]] = []  # cycle of the end, worker, round, and gradient
         self._now, self._over = 0, False
@@ -120,7 +120,8 @@ class _ModelledExecutor(Executor[None]):
         self.outcome.measured.append((self._now, self._workers.accuracy()))
         ledgers = [ledger.counts for ledger in self._rounds.ledgers]
         pending = sum(len(self._rounds.pending(rank)) for rank in range(self._config.workers))
-        self.outcome.counts = {**{fate: sum(one[fate] for one in ledgers) for fate in ledgers[0]}, "pending": pending}
+        self.outcome.counts = {**{status: sum(one[status] for one in ledgers) for status in ledgers[0]},
+                               "pending": pending}
 
 
 def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
@@ -128,7 +129,7 @@ def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
     length = Workers(data, config).length
     node = fitted(NodeConfig(), [Allocation(length=length, planes=1)], nodes=config.workers)
     with open_session(node, nodes=config.workers, transport=TransportName.GOLDEN) as session:
-        trainer = Trainer(_ModelledExecutor(session.ring, data, config, points), round_batches(data, config))
+        trainer = Trainer(_ModelledExecutor(session.ring, data, config, points), quorum_batches(data, config))
         trainer.begin()
         trainer.train()
         trainer.finish()
@@ -153,15 +154,15 @@ def percentages(accuracies: Iterable[float]) -> str:
 
 def table(results: dict[tuple[float, Late], list[Outcome]]) -> Table:
     """Mean accuracies of all seeds."""
-    def mean(fate: str) -> Column:
-        return Column(fate, format=".0f", of=lambda row: np.mean([run.counts[fate] for run in row[1]]))
+    def mean(status: str) -> Column:
+        return Column(status, format=".0f", of=lambda row: np.mean([run.counts[status] for run in row[1]]))
 
     return Table("training with stale gradients; accuracies in per cent", (
         Column("skew", format="g", of=lambda row: row[0][0]),
         Column("late gradients", of=lambda row: row[0][1].value),
         Column("mean_accuracy", format=".2f", of=lambda row: 100 * np.mean([run.accuracy for run in row[1]])),
         Column("updates", format=".0f", of=lambda row: np.mean([len(run.cycles) for run in row[1]])),
-        dataclasses.replace(mean("folded"), title="applied late"), mean("dropped"),
+        dataclasses.replace(mean("applied_late"), title="applied late"), mean("dropped"),
         Column("accuracy of each seed", of=lambda row: percentages([run.accuracy for run in row[1]]))),
         list(results.items()))
 
@@ -268,9 +269,9 @@ def _simulated(data: Dataset, config: LateConfig) -> tuple[Outcome, dict[str, An
     """Outcome of a run on simulated nodes, and the masks of its rounds."""
     run = train(data, config)
     outcome = run.outcome
-    ledger = ", ".join(f"{count} {fate}" for fate, count in outcome.counts.items())
-    print(f"{config.late.value}, skew {config.skew:g}, seed {config.seed}: {len(run.fates)} rounds, "
+    ledger = ", ".join(f"{count} {status}" for status, count in outcome.counts.items())
+    print(f"{config.late.value}, skew {config.skew:g}, seed {config.seed}: {len(run.statuses)} rounds, "
           f"{outcome.measured[-1][0]:,} cycles, accuracy {outcome.accuracy:.2%}; gradients: {ledger}; all nodes "
           f"equal to golden", flush=True)
-    print("\n".join(run.laggards), end="\n" if run.laggards else "")
-    return outcome, {"masks": [(one.on_time, one.late) for one in run.fates]}
+    print("\n".join(run.stragglers), end="\n" if run.stragglers else "")
+    return outcome, {"masks": [(one.on_time, one.late) for one in run.statuses]}

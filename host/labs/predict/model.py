@@ -15,10 +15,10 @@ from hdl.choices import suggestion
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig, Weights
 from host.columns import Column, Table, columns_of, record
+from host.cycles.collective import CollectiveCycles, collective_cycles
 from host.cycles.costs import Format, Zeros
 from host.cycles.estimate import Collective, Costs
 from host.cycles.timing import Timing, timing_of
-from host.cycles.walk import Walked, walk
 from host.features.compute.instructions import Array, best_factors
 from host.features.programs import chakra
 from host.features.programs.program import CompiledProgram
@@ -129,12 +129,12 @@ class _Predicted(Costs):
     form: Format
     timing: Timing
     latency: int
-    walks: list[Walked] = dataclasses.field(default_factory=list)
+    walks: list[CollectiveCycles] = dataclasses.field(default_factory=list)
 
     def collective(self, kind: Collective, length: int, *, nodes: int) -> int:
         if nodes == 1:  # the update of owned blocks, whose gradients are there
             return self.timing.alone(length=length)
-        found = walk(kind, self.form, self.timing, length=length, nodes=nodes, latency=self.latency)
+        found = collective_cycles(kind, self.form, self.timing, length=length, nodes=nodes, latency=self.latency)
         self.walks.append(found)
         return found.cycles
 
@@ -218,7 +218,7 @@ def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, cl
                       commands=_trace(compiled, spans, costs.walks, nodes))
 
 
-def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Walked],
+def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[CollectiveCycles],
            nodes: int) -> list[chakra.Command]:
     """Commands of a step for an execution trace, with what each has to wait for."""
     words = iter(walks)

@@ -23,12 +23,12 @@ import numpy.typing as npt
 
 from hdl.compression.registry import RAW
 from hdl.config import Memories, NodeConfig, SingleRing, Weights
-from hdl.ring.topology import MOST_NODES
+from hdl.ring.topology import MAX_NODES
 from host.columns import Column, Table
+from host.cycles.collective import collective_cycles, cycles_of_costs
 from host.cycles.costs import CountedCosts, Format, Zeros
 from host.cycles.estimate import Collective
 from host.cycles.timing import timing_of
-from host.cycles.walk import walk, walk_costs
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.protocols import FlatRing
 from host.output import write_bytes
@@ -49,7 +49,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "mx9": {"gradients": "mx9", "weights": "mx9"},
 }
 #: A node of large rings, as small as there is one with the floating-point optimizer: one lane, and no state.
-SMALL = NodeConfig(lanes=1, topology=SingleRing(max_nodes=MOST_NODES), masking=False, sparsify=False,
+SMALL = NodeConfig(lanes=1, topology=SingleRing(max_nodes=MAX_NODES), masking=False, sparsify=False,
                    memories=Memories(gradient=8192, weight=8192, state=32, planes=0))
 
 #: Elements that a node of these points has room for.
@@ -230,9 +230,10 @@ def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]
         if counted and form.density < 1:
             costs = CountedCosts(form, gradients(point), segment=timing.segment,
                                  sums=point.kind is Collective.ALL_REDUCE)
-            one = walk_costs(point.kind, costs, timing, latency=point.latency)
+            one = cycles_of_costs(point.kind, costs, timing, latency=point.latency)
         else:
-            one = walk(point.kind, form, timing, length=point.length, nodes=point.nodes, latency=point.latency)
+            one = collective_cycles(point.kind, form, timing, length=point.length, nodes=point.nodes,
+                                    latency=point.latency)
         found.append(Compared(point, one.cycles, one.words))
     return found
 

@@ -1,6 +1,6 @@
 """Fused updates on a ring with a slow link, measured and modelled: a block for each rank, or one root for all blocks.
 
-The rows of docs/ring/one_owner.md; they are written to build/slow_link/slow_link.json.
+The rows of docs/ring/root_reduce.md; they are written to build/slow_link/slow_link.json.
 """
 
 import dataclasses

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from hdl.features.compute.layer_list import MOST_INSTRUCTIONS
+from hdl.features.compute.layer_list import MAX_INSTRUCTIONS
 from host.features.compute.instructions import Array
 from host.features.compute.tiling.costs import GatewareCost, ModelCost, estimated, node_of, product
 from host.features.compute.tiling.searches import actor_critic, annealing, best_first, optuna_search, random_search
@@ -115,7 +115,7 @@ def optimum(task: Task, cost: Cost) -> int:
 def node_cost(nest: Nest, arithmetic: Arithmetic, *,
               announce: Callable[[str], None] = lambda stage: None) -> Iterator[GatewareCost]:
     """Cost of plans on a node, which is simulated until the context ends."""
-    config = node_of(nest.job, nest.array, products=MOST_INSTRUCTIONS - 1)
+    config = node_of(nest.job, nest.array, products=MAX_INSTRUCTIONS - 1)
     with open_session(config, nodes=1, host_port=False, arithmetic=arithmetic, announce=announce) as session:
         yield GatewareCost(session.ring, nest.job)
 

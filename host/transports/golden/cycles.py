@@ -9,10 +9,10 @@ from hdl.compression.registry import ZERO_VALUE
 from hdl.config import Configuration
 from hdl.control.protocol import Operation
 from host.cycles import estimate
+from host.cycles.collective import cycles_of_costs
 from host.cycles.costs import Costs, CountedCosts, Format
 from host.cycles.estimate import Collective
 from host.cycles.timing import Timing, timing_of
-from host.cycles.walk import walk_costs
 from host.driver.command import Command
 from sim.golden.ring import floats
 
@@ -43,7 +43,7 @@ class CycleModel:
     def collective(self, command: Command, gradients: npt.NDArray[np.uint32]) -> int | None:
         """Cycles of a collective from its last start to its end, by the gradients of its nodes, a row per node."""
         kind, timing = _WALKED.get(command.operation), self._timing
-        if kind is None or timing is None or command.one_owner or not command.length:
+        if kind is None or timing is None or command.root_reduce or not command.length:
             return None
         if command.size == 1:
             return timing.alone(length=command.length) if kind is Collective.FUSED_UPDATE else None
@@ -52,4 +52,4 @@ class CycleModel:
             costs: Costs = CountedCosts(self._form, floats(gradients), **shape)
         else:
             costs = Costs(self._form, length=command.length, nodes=command.size, **shape)
-        return walk_costs(kind, costs, timing, latency=self._latency).cycles
+        return cycles_of_costs(kind, costs, timing, latency=self._latency).cycles

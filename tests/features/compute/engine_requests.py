@@ -40,7 +40,7 @@ golden = Engine(rows=CONFIG.compute.rows, lanes=CONFIG.lanes, blocks=BLOCKS, sca
 
 @functools.cache
 def node_unit():
-    described = [engine for engine in engines(CONFIG) if engine.name in ("stand_in", "compute")]
+    described = [engine for engine in engines(CONFIG) if engine.name in ("compute_stub", "compute")]
     return Unit(Node(CONFIG, described), name="ComputeNode")
 
 

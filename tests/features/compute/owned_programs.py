@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from hdl.features.compute.layer_list import INSTRUCTION_WORDS, MOST_INSTRUCTIONS, Initial, Kind, Place, gemm_layout
+from hdl.features.compute.layer_list import INSTRUCTION_WORDS, MAX_INSTRUCTIONS, Initial, Kind, Place, gemm_layout
 from host.features.compute.memory.checker import dead_reads, injected, overlaps, random_profile
 from host.features.compute.memory.plan import Operation, Profile, make_plan
 from sim.golden.features.compute.compute import Engine, pack
@@ -60,7 +60,7 @@ def _program(profile, places):
     """List of a program by places of its buffers; None if it is too long."""
     first = profile.operations[0].writes[0]
     listed = [words for operation in profile.operations[1:] for words in _products(profile, places, operation)]
-    if len(listed) >= MOST_INSTRUCTIONS:
+    if len(listed) >= MAX_INSTRUCTIONS:
         return None
     words = np.concatenate([*listed, np.zeros(INSTRUCTION_WORDS, np.uint32)])
     return Program(words, range(places[first], places[first] + profile.words[first]), profile)

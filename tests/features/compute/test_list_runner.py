@@ -6,7 +6,7 @@ import pytest
 
 from hdl.control.protocol import access_layout
 from hdl.features.compute.instruction_reader import InstructionReader
-from hdl.features.compute.layer_list import INSTRUCTION_WORDS, MOST_INSTRUCTIONS, Kind, Place
+from hdl.features.compute.layer_list import INSTRUCTION_WORDS, MAX_INSTRUCTIONS, Kind, Place
 from hdl.features.compute.memory_access import MemoryAccess
 from hdl.streams.stream import word_layout
 from sim.golden import stream
@@ -51,7 +51,7 @@ def _memory(generator, command, instructions):
 def _listed(memory, base):
     """Instructions in memory from an address on, to the first END or as far as they may go."""
     found = []
-    while len(found) < MOST_INSTRUCTIONS and base + INSTRUCTION_WORDS * (len(found) + 1) <= len(memory):
+    while len(found) < MAX_INSTRUCTIONS and base + INSTRUCTION_WORDS * (len(found) + 1) <= len(memory):
         found.append(memory[base + INSTRUCTION_WORDS * len(found):][:INSTRUCTION_WORDS])
         if found[-1][0] & 15 == Kind.END:
             break
@@ -158,10 +158,10 @@ def test_ends_of_lists():
     generator = np.random.default_rng(1)
     command = Command(list_base=0, **LENGTH)
     instruction = draw_list(generator, 4, Command(list_base=1024, **LENGTH), 1, flaws=0, bits=0)[0]
-    assert WORDS[2] == MOST_INSTRUCTIONS * INSTRUCTION_WORDS
-    memory = np.tile(instruction, MOST_INSTRUCTIONS)
+    assert WORDS[2] == MAX_INSTRUCTIONS * INSTRUCTION_WORDS
+    memory = np.tile(instruction, MAX_INSTRUCTIONS)
     # Its targets are over the list, but the END is missed before.
-    assert _run(4, command, memory, seed=1, cycles=8_000) == (MOST_INSTRUCTIONS, 0)
+    assert _run(4, command, memory, seed=1, cycles=8_000) == (MAX_INSTRUCTIONS, 0)
     for base, fault in ((WORDS[2] - 16, 1), (WORDS[2], 0), (WORDS[2] - 32, 2)):
         assert _run(4, Command(list_base=base, **LENGTH), memory, seed=2) == (fault, 0)
     memory[-16:] = END
@@ -173,13 +173,13 @@ def test_the_most_instructions():
     far = Command(list_base=1024, **LENGTH)
     while True:
         instruction = draw_list(generator, 2, far, 1, flaws=0, bits=0)[0]
-        memory = np.tile(instruction, MOST_INSTRUCTIONS)
+        memory = np.tile(instruction, MAX_INSTRUCTIONS)
         memory[-16:] = END
         memories = {Place.GRADIENTS: np.zeros(WORDS[0]), Place.WEIGHTS: np.zeros(WORDS[1]), Place.ACTIVATIONS: memory}
         if engine(2).check(memories, base=0, length=3)[1] is None:
             break
     fault, count = _run(2, Command(list_base=0, **LENGTH), memory, seed=4, cycles=12_000)
-    assert (fault, count) == (None, MOST_INSTRUCTIONS - 1)
+    assert (fault, count) == (None, MAX_INSTRUCTIONS - 1)
 
 
 def test_reset():

@@ -13,7 +13,7 @@ from hdl.features.mx.format import Rounding
 from hdl.features.mx.microscaling import MXINT8
 from hdl.features.mx.shared_exponent import BFP8, MX4, MX6, MX9, SharedExponent
 from sim.golden.codecs import WEIGHT_CODECS
-from sim.golden.features.streaming.relay import counts
+from sim.golden.features.streaming.streaming import counts
 from sim.payload import unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit

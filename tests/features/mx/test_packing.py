@@ -8,7 +8,7 @@ import pytest
 
 from hdl.features.mx.format import block_layout
 from hdl.features.mx.microscaling import MXINT8
-from hdl.features.mx.packing import Packer, Unpacker, check_words, least_words, positions
+from hdl.features.mx.packing import Packer, Unpacker, check_words, min_words, positions
 from hdl.features.mx.shared_exponent import MX4, MX9, SharedExponent
 from hdl.streams.stream import beat_layout
 from sim.golden import stream
@@ -47,7 +47,7 @@ def test_positions():
     places, sizes, words = positions(ODD, 2)
     assert (places, sizes, words) == (list(range(0, 32, 4)), [28, 16, 16, 16], 2)  # 28 and 28 bits are no two words,
     assert positions(ODD, 4)[1:] == ([44, 32], 2)
-    assert [least_words(codec, lanes) for codec, lanes in ((WORD, 8), (MX9, 8), (MX4, 1))] == [1, 3, 1]
+    assert [min_words(codec, lanes) for codec, lanes in ((WORD, 8), (MX9, 8), (MX4, 1))] == [1, 3, 1]
     assert (check_words(None, 3), check_words(3, 3), check_words(4, 3)) == (3, 3, 4)
     refuses("Word count must be an integer of at least 3, not 2", check_words, 2, 3)
 

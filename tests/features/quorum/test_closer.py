@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from hdl.features.quorum.closer import NODES, RoundCloser
+from hdl.features.quorum.closer import NODES, QuorumCloser
 from hdl.features.quorum.layouts import SLOTS
-from sim.golden.features.quorum.rounds import ONE, Closer, late_weights
+from sim.golden.features.quorum.rounds import ONE, Closer, stale_weights
 from tests.hdl import pysim
 
 #: Cycles from the first in which the node waits to the offer of CLOSE: a lap that looks and one that forgets.
-LATENCY = 2 * RoundCloser.lap
+LATENCY = 2 * QuorumCloser.lap
 
 
 async def hear(ctx, closer, node, slot, tag):
@@ -36,7 +36,7 @@ async def closes(ctx, closer, *, most):
 
 
 def simulate(bench):
-    closer = RoundCloser()
+    closer = QuorumCloser()
     async def cleared(ctx):
         await ctx.tick().until(closer.heard.ready)
         await bench(ctx, closer)
@@ -44,7 +44,7 @@ def simulate(bench):
     pysim.simulate(closer, cleared)
 
 
-@pytest.mark.parametrize("weights", [late_weights(0.5), late_weights(0.0), (ONE,) * 15])
+@pytest.mark.parametrize("weights", [stale_weights(0.5), stale_weights(0.0), (ONE,) * 15])
 def test_follows_the_golden_model(weights):
     """Rounds of random gradients, of which some are too late for any weight when rank 0 hears of them."""
     generator = random.Random(str(weights))
@@ -94,10 +94,10 @@ def test_quorum_and_deadline():
         ctx.set(closer.tag, 4)
         await hear(ctx, closer, 2, 0, 4)
         await hear(ctx, closer, 9, 1, 4)
-        assert await closes(ctx, closer, most=10 * RoundCloser.lap) is None
+        assert await closes(ctx, closer, most=10 * QuorumCloser.lap) is None
         ctx.set(closer.deadline, 1000)
         cycles, found = await closes(ctx, closer, most=2000)
-        assert 1000 + RoundCloser.lap <= cycles <= 1000 + 4 * RoundCloser.lap
+        assert 1000 + QuorumCloser.lap <= cycles <= 1000 + 4 * QuorumCloser.lap
         assert found == {"tag": 4, "on_time": 1 << 2 | 1 << 9, "late": 0, "index": 2 * ONE}
         # The third gradient of the next round closes that before its deadline.
         ctx.set(closer.tag, 5)
@@ -106,7 +106,7 @@ def test_quorum_and_deadline():
             assert await closes(ctx, closer, most=100) is None
             await hear(ctx, closer, node, 0, 5)
         cycles, found = await closes(ctx, closer, most=500)
-        assert cycles <= LATENCY + RoundCloser.lap
+        assert cycles <= LATENCY + QuorumCloser.lap
         assert found["on_time"] == 1 << 0 | 1 << 1 | 1 << 15
 
     simulate(bench)

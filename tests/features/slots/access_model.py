@@ -19,7 +19,7 @@ class Answered:
     takes_port: int
 
 
-class AnswerKeeper:
+class AnswerCache:
     """Keep the answer to the latest request, for the case that it comes again.
 
     ``kept`` is that answer, with opcode and tag of its request in ``latest``. ``phase`` is what comes next: a
@@ -68,7 +68,7 @@ def place_word(rank: int, size: int) -> int:
     return _PLACE | rank << 12 | size << 16
 
 
-class PlaceRelay:
+class PositionRelay:
     """Tell places from rank 0 on: ``o`` is the word that is offered."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from hdl.control.protocol import Opcode
-from hdl.features.slots.access import ONCE, AnswerKeeper
+from hdl.features.slots.access import ONCE, AnswerCache
 from sim.verilated.vectors import Unit
 from tests.features.replay.columns import Columns, packet
 from tests.features.slots import access_model as golden
@@ -14,14 +14,14 @@ from tests.features.slots import access_model as golden
 
 @pytest.fixture(scope="module")
 def keeper():
-    return Unit(AnswerKeeper())
+    return Unit(AnswerCache())
 
 
 class Port:
     """The model of a keeper, with a record of its ports, and a port that answers each request by words of its own."""
 
     def __init__(self, generator=None):
-        self.model, self.columns, self.generator = golden.AnswerKeeper(), Columns(), generator
+        self.model, self.columns, self.generator = golden.AnswerCache(), Columns(), generator
         self.requests, self.answers, self.waiting, self.came = [], [], [], []
 
     def chance(self, rate):
@@ -76,7 +76,7 @@ def test_twice(keeper):
 
 
 @pytest.mark.parametrize(("answer", "served"), [
-    (1, 0), (AnswerKeeper.words, 0), (AnswerKeeper.words + 1, 1), (40, 1)])
+    (1, 0), (AnswerCache.words, 0), (AnswerCache.words + 1, 1), (40, 1)])
 def test_length(keeper, answer, served):
     port = Port()
     first, _ = port.ask(request(Opcode.POP_EVENT, 1, 7), answer=answer)

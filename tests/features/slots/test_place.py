@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hdl.features.replay.control_word import ControlType, control_layout
-from hdl.features.slots.place import PlaceRelay
+from hdl.features.slots.place import PositionRelay
 from sim.verilated.vectors import Unit
 from tests.features.replay.columns import Columns
 from tests.features.slots import access_model as golden
@@ -14,14 +14,14 @@ from tests.features.slots.access_model import place_word
 
 @pytest.fixture(scope="module")
 def relay():
-    return Unit(PlaceRelay())
+    return Unit(PositionRelay())
 
 
 class Place:
     """The model of a relay of places, with a record of its ports."""
 
     def __init__(self, given=(0, 0)):
-        self.model, self.columns, self.given = golden.PlaceRelay(), Columns(), given
+        self.model, self.columns, self.given = golden.PositionRelay(), Columns(), given
 
     def step(self, word=None, ready=1):
         model, place = self.model, self.model.place(self.given)

@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
 
 from hdl.features.replay.control_word import ControlType, message_layout
-from hdl.features.slots.layouts import MOST_SLOTS, lap_layout, record_layout, record_word_layout, table_layout
+from hdl.features.slots.layouts import MAX_SLOTS, lap_layout, record_layout, record_word_layout, table_layout
 from hdl.features.slots.records import RecordLaps
 from sim.formal import prove
 from tests.proofs import held, refuted
@@ -49,7 +49,7 @@ class FoldedRecords(wiring.Component):
 
         # What follows from all records.
         m.d.comb += [Assume(~ResetSignal()), Assume((self.size >= 2) & (self.size <= self._most)),
-                     Assume(self.rank < self.size), Assume(self.all.slots <= MOST_SLOTS)]
+                     Assume(self.rank < self.size), Assume(self.all.slots <= MAX_SLOTS)]
         m.d.comb += [Assume(self.of[n] < self.size) for n in range(3)]
         for k in range(self._most):
             here, one = self.size > k, self.records[k]
@@ -59,7 +59,7 @@ class FoldedRecords(wiring.Component):
                 m.d.comb += Assume(~(here & one.wants) | ((self.all.other != 0) & (self.all.other <= k)))
         m.d.comb += [
             Assume(of(self.of[0]).pending == self.pending),
-            Assume((self.all.slots == MOST_SLOTS) | (of(self.of[1]).room == self.all.slots)),
+            Assume((self.all.slots == MAX_SLOTS) | (of(self.of[1]).room == self.all.slots)),
             Assume(of(self.of[2]).longest == self.all.longest),
             Assume((self.all.other == 0) | ((self.all.other < self.size) & of(self.all.other).wants)),
         ]
@@ -95,8 +95,8 @@ class FoldedRecords(wiring.Component):
         longest = every.longest + self._wrong
         holds = {
             "pending": (dut.most <= self.pending) & (~folded(self.of[0]) | (dut.most == self.pending)),
-            "room": (table.slots >= every.slots) & (table.slots <= MOST_SLOTS)
-                    & (~folded(self.of[1]) | (table.slots == every.slots) | (every.slots == MOST_SLOTS)),
+            "room": (table.slots >= every.slots) & (table.slots <= MAX_SLOTS)
+                    & (~folded(self.of[1]) | (table.slots == every.slots) | (every.slots == MAX_SLOTS)),
             "longest": (table.longest <= every.longest) & (~folded(self.of[2]) | (table.longest == every.longest)),
             "other": ((table.other == 0) | ((every.other != 0) & (table.other >= every.other)))
                      & (~folded(every.other) | (table.other == every.other) | (every.other == 0)),

@@ -171,13 +171,13 @@ class TestFeedbackEncoder:
         given = [elements(np.random.default_rng(seed), 256) for seed in range(count)]
         unit = encoder(name, lanes)
         unit.reset()
-        total = count * max(codec.most_words(256), 256 // lanes)
+        total = count * max(codec.max_words(256), 256 // lanes)
         outputs = ("o", "restored") if codec.exact else ("o", "restored", "error")
         trace = unit.lockstep(
             sources={"i": Feed(rows(given, lanes)), "restore": Feed(np.zeros(count, np.uint8))},
             sinks=dict.fromkeys(outputs, True), cycles=total + 300)
         when = np.flatnonzero(trace["o__valid"])
-        assert len(when) == count * codec.most_words(256)
+        assert len(when) == count * codec.max_words(256)
         assert when[-1] <= total + 2 * codec.block // lanes + 22
 
     @pytest.mark.parametrize(("name", "lanes", "more"), [

@@ -20,7 +20,7 @@ SHARED = ("code", "weights", "gradients", "exact", "sums_coded", "block", "codeb
 def shared(codec):
     """The parameters that gateware and model both have, and the most words of every packet up to 300 elements."""
     return {**{name: getattr(codec, name) for name in SHARED},
-            "words": [codec.most_words(count) for count in range(301)]}
+            "words": [codec.max_words(count) for count in range(301)]}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -73,7 +73,7 @@ def test_words_of_a_table():
     codec = model.CODECS["table32"]
     for count in (0, 1, 31, 64, 256, 2048):
         elements = (np.arange(count, dtype=np.uint32) % 256) << 23
-        assert gateware.CODECS["table32"].most_words(count) == len(codec.encode(elements))
+        assert gateware.CODECS["table32"].max_words(count) == len(codec.encode(elements))
         assert len(codec.encode(elements)) <= count + -(-count // 32) + 7
 
 
@@ -83,7 +83,7 @@ def test_words(name):
     codec, golden = gateware.CODECS[name], model.CODECS[name]
     counts = [0, 1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 511, 512]
     assert [len(golden.encode(np.ones(count, np.uint32))) for count in counts] == [
-        codec.most_words(count) for count in counts]
+        codec.max_words(count) for count in counts]
 
     m = Module()
     given, found = Signal(LENGTH_BITS), Signal(LENGTH_BITS)
@@ -96,5 +96,5 @@ def test_words(name):
             result.append(ctx.get(found))
 
     pysim.simulate(m, process, clock=False)
-    assert result == [codec.most_words(count) for count in range(1 << LENGTH_BITS)]
+    assert result == [codec.max_words(count) for count in range(1 << LENGTH_BITS)]
     assert codec.block_bits <= WORD * codec.block, "the counter of a depacketizer would be too narrow"

@@ -43,7 +43,7 @@ def test_a_word_per_cycle(name):
     """Out of the encoder and into the decoder, whole segments one after the other."""
     given = [elements(np.random.default_rng(seed), 256) for seed in range(4)]
     decoder, codec = ready(WordDecoder, name, 4)
-    total = 4 * codec.most_words(256)
+    total = 4 * codec.max_words(256)
     encoded = words([codec.encode(packet) for packet in given])
     trace = decoder.lockstep(sources={"i": Feed(encoded)}, sinks={"o": True}, cycles=2 * total)
     when = np.flatnonzero(trace["i__valid"].astype(bool) & trace["i__ready"].astype(bool))

@@ -26,7 +26,7 @@ def verdict(command, config, rule, packed, place=None):
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.sparsify),
         (Operation.INFER, config.has("quantization")), (Operation.COMPUTE, config.stub),
         (Operation.LATCH, config.queues > 1), (Operation.LAYERS, config.compute),
-        (Operation.SWITCH, config.topology.ports > 1), (Operation.FOLD, config.has_quorum),
+        (Operation.SWITCH, config.topology.ports > 1), (Operation.APPLY_LATE, config.has_quorum),
         (Operation.MOVE_OUT, config.compute and config.compute.far), (Operation.PUSH, config.role.streams),
         (Operation.MOVE_IN, config.compute and config.compute.far)) if not there]
     if operation not in list(Operation) or operation in lacking:
@@ -53,13 +53,13 @@ def verdict(command, config, rule, packed, place=None):
                or command["rank"] >= size)
     outside |= operation in (Operation.BROADCAST, Operation.PUSH) and command["root"] >= size
     # All groups belong to the root.
-    owned = config.role.root_reduce and command["one_owner"] and operation in (
+    owned = config.role.root_reduce and command["root_reduce"] and operation in (
         Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
     outside |= bool(owned) and command["root"] >= size
     if operation == Operation.PUSH:
         outside |= (command["root"] == command["rank"]) != config.is_server or size == 1
     on_ring = operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE,
-                                Operation.FOLD, Operation.MOVE_OUT, Operation.MOVE_IN)
+                                Operation.APPLY_LATE, Operation.MOVE_OUT, Operation.MOVE_IN)
     if on_ring and outside:
         return EventStatus.BAD_RANK, command["rank"] | size << 8 | command["port"] << 16 | command["root"] << 24
     turn, stride = command["turn"], command["stride"]

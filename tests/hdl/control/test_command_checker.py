@@ -55,7 +55,7 @@ async def finds_what_is_wrong(dut):
     dut.rule.value, dut.packed_state.value = p["rule"], packed
     commands = [random_command(generator, n) for n in range(CHECKED - 2)]
     slowest = {"rank": 0, "size": CONFIG.topology.max_nodes, "port": 0, "turn": 0, "stride": 2, "gradient_base": 0,
-               "weight_base": 0, "state_base": 0, "length": 1, "one_owner": 0}
+               "weight_base": 0, "state_base": 0, "length": 1, "root_reduce": 0}
     commands += [random_command(generator, n, operation=operation, **slowest)
                  for n, operation in enumerate((Operation.FUSED_UPDATE, Operation.ALL_REDUCE))]
     cocotb.start_soon(source.send(commands))

@@ -39,7 +39,8 @@ def refusal(command, queue, place, config):
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def loads_in_turn(dut):
     p = regression.parameters()
-    config, least, words = CONFIG_2.replace(role=RootReduce() if p["one_owner"] else Peer()), p["latency"], p["words"]
+    config = CONFIG_2.replace(role=RootReduce() if p["root_reduce"] else Peer())
+    least, words = p["latency"], p["words"]
     generator = random.Random(p["seed"])
     for port in ("wanted", "deliver", "dismiss", "packed_state"):
         getattr(dut, port).value = 0
@@ -122,15 +123,15 @@ async def loads_in_turn(dut):
     assert len(waited) > 8
 
 
-@pytest.mark.parametrize("one_owner", [False, True])
-def test_loader(one_owner):
-    config = CONFIG_2.replace(role=RootReduce() if one_owner else Peer())
+@pytest.mark.parametrize("root_reduce", [False, True])
+def test_loader(root_reduce):
+    config = CONFIG_2.replace(role=RootReduce() if root_reduce else Peer())
     checker = CommandChecker(config=config, operations=operations(config), queues=QUEUES)
     loader = CommandLoader(config=config, operations=operations(config), queues=QUEUES)
-    assert words_loaded(config) == WORDS + one_owner
-    assert loader.latency == CommandLoader.latency + one_owner
+    assert words_loaded(config) == WORDS + root_reduce
+    assert loader.latency == CommandLoader.latency + root_reduce
     regression.run(loader, module=__name__, testcase="loads_in_turn", parameters={
-        "seed": 4, "count": 400, "checking": checker.latency, "one_owner": one_owner, "latency": loader.latency,
+        "seed": 4, "count": 400, "checking": checker.latency, "root_reduce": root_reduce, "latency": loader.latency,
         "words": words_loaded(config)})
 
 

@@ -13,7 +13,7 @@ from hdl.control.program_layouts import program_status_layout
 from hdl.control.protocol import Opcode, Status
 from hdl.control.registers import PRIVILEGED, REGISTERS, register
 from hdl.control.requester import capacities
-from hdl.control.tenancy import MOST_TENANTS, found_layout
+from hdl.control.tenancy import MAX_TENANTS, found_layout
 from hdl.features.programs.feature import Programs
 from hdl.features.tenants.feature import Tenants
 from hdl.group import GROUP
@@ -81,12 +81,12 @@ class Order(wiring.Component):
         # The packet, as its words are taken.
         take = word.valid & word.ready
         place = Signal(3)  # of the next word in the packet, up to 4
-        who, head, base = Signal(2, init=MOST_TENANTS), Signal(32), Signal(32)
+        who, head, base = Signal(2, init=MAX_TENANTS), Signal(32), Signal(32)
         with m.If(take):
             m.d.sync += place.eq(Mux(word.payload.last, 0, Mux(place == 4, 4, place + 1)))
             with m.Switch(place):
                 with m.Case(0):
-                    m.d.sync += [who.eq(Mux(word.payload.data < MOST_TENANTS, word.payload.data, MOST_TENANTS)),
+                    m.d.sync += [who.eq(Mux(word.payload.data < MAX_TENANTS, word.payload.data, MAX_TENANTS)),
                                  head.eq(word.payload.data), base.eq(0)]  # a packet of one word is a header too
                 with m.Case(1):
                     m.d.sync += head.eq(word.payload.data)

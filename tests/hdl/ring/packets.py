@@ -37,7 +37,7 @@ def random_payload(generator, header):
         elements = [generator.choice(exponents) << 23 | generator.getrandbits(1) << 31 for _ in range(header.length)]
         return codec.encode(np.array(elements, np.uint32)).tolist()
     if header.codec != ZERO_VALUE:
-        return [generator.getrandbits(32) for _ in range(codec.most_words(header.length))]
+        return [generator.getrandbits(32) for _ in range(codec.max_words(header.length))]
     words, density = [], generator.choice([0.0, 0.1, 0.5, 1.0])
     for first in range(0, header.length, 32):
         mask = sum((generator.random() < density) << n for n in range(min(32, header.length - first)))

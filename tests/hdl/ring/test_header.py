@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from hdl.ring.header import LONGEST_SEGMENT, MOST_SEGMENTS, expected_layout, header_layout, packet_words
+from hdl.ring.header import LONGEST_SEGMENT, MAX_SEGMENTS, expected_layout, header_layout, packet_words
 from sim.golden.packet import Header
 from tests.hdl.ring.packets import header_bits
 from tests.refusals import refuses
@@ -26,7 +26,7 @@ def test_no_field_is_in_two_words():
 def test_a_segment_of_256_can_be_said():
     fields = dict(header_layout())
     assert 256 < LONGEST_SEGMENT < 1 << fields["length"].width
-    assert 1 << fields["segment"].width == MOST_SEGMENTS
+    assert 1 << fields["segment"].width == MAX_SEGMENTS
     assert {name: fields[name].width for name in ("codec", "tenant", "sequence")} == {
         "codec": 8, "tenant": 4, "sequence": 12}
     header = dataclasses.replace(Header(), segment=1023, length=512)

@@ -70,7 +70,7 @@ def expected(length, size, rank, scatter, gather, both, *, turn, stride):
 
 
 @pytest.mark.parametrize("pattern", ["none", "geometric"])
-def test_walk(pattern):
+def test_collective(pattern):
     """Records are those of the golden order, for participants with all steps of a phase, some, one or none."""
     assert INTERLEAVED_LAG == interleaved.LAG
     unit = Unit(Bench(), name="InterleavedBench")

@@ -11,9 +11,9 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.group import GROUP
 from hdl.ring.order import LAG, Phase, Planner, SequenceGenerator, first_layout, record_layout
-from hdl.ring.topology import MOST_NODES, SMALL_RING, ranks, sizes
+from hdl.ring.topology import MAX_NODES, SMALL_RING, ranks, sizes
 from hdl.streams.stream import connect_stream
-from sim.golden import one_owner
+from sim.golden import root_reduce
 from sim.golden.ring import block_indices, places
 from sim.streams import stall_array
 from sim.verilated.vectors import Unit, unpack
@@ -151,7 +151,7 @@ def test_order(pattern, segment):
         assert done <= latency, case
 
 
-@pytest.mark.parametrize(("nodes_max", "elements", "segment"), [(MOST_NODES, 8192, SEGMENT), (33, ELEMENTS, GROUP)])
+@pytest.mark.parametrize(("nodes_max", "elements", "segment"), [(MAX_NODES, 8192, SEGMENT), (33, ELEMENTS, GROUP)])
 def test_large_rings(nodes_max, elements, segment):
     """Blocks of several groups, of two, of one and of none, in rings up to the largest."""
     unit = Unit(Bench(segment, elements=elements, nodes_max=nodes_max), name="LargeBench")
@@ -190,7 +190,7 @@ def test_chain():
 
 def test_late():
     """A late sequence has the golden order of a collective with one owner; the gather of any other lags by one."""
-    assert LAG == one_owner.LAG
+    assert LAG == root_reduce.LAG
     unit = Unit(Bench(SEGMENT, chained=True, lags=True), name="LateBench")
     generator = random.Random(7)
     lengths = [0, 1, 33, *(SEGMENT * segments + more for segments in range(1, 7) for more in (0, 1)), ELEMENTS]
@@ -207,8 +207,8 @@ def test_late():
             segments = -(-length // SEGMENT)
             place = places(length, stride=stride) // GROUP
             expected = []
-            for phase, segment in one_owner.order(segments):
-                gathers = phase == one_owner.GATHER
+            for phase, segment in root_reduce.order(segments):
+                gathers = phase == root_reduce.GATHER
                 elements = min(SEGMENT, length - segment * SEGMENT)
                 expected.append((int(gathers), segment, 0, int(place[segment * SEGMENT]) % PLACES, elements,
                                  gathers or bool(ends & 1), gathers or bool(ends >> 1)))

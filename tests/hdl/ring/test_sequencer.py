@@ -21,7 +21,7 @@ from hdl.ring.parts.registry import parts
 from hdl.ring.sequencer import Sequencer
 from hdl.ring.sequences import Path, Sequence
 from hdl.ring.setup import longest_vector, setup_layout
-from hdl.ring.topology import MOST_NODES
+from hdl.ring.topology import MAX_NODES
 from hdl.streams.stream import connect_stream
 from sim import formal
 from sim.streams import stall_array
@@ -151,7 +151,7 @@ def test_part_brings_a_sequence(pattern):
 
 #: Nine segments in some blocks of the largest ring, and so for all: more packets than there are sequence numbers.
 LONG = NodeConfig(
-    lanes=1, segment=32, topology=SingleRing(max_nodes=MOST_NODES),
+    lanes=1, segment=32, topology=SingleRing(max_nodes=MAX_NODES),
     memories=Memories(gradient=1 << 16, weight=32, state=32, planes=0), masking=False, sparsify=False)
 NUMBERS = 1 << header_layout()["sequence"].width
 
@@ -167,7 +167,7 @@ class Headed(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.planner = planner = Planner(
-            elements=longest_vector(LONG), segment=LONG.segment, nodes_max=MOST_NODES)
+            elements=longest_vector(LONG), segment=LONG.segment, nodes_max=MAX_NODES)
         m.submodules.unit = unit = Sequencer(config=LONG)
         for name in ("length", "size", "rank", "start"):
             m.d.comb += getattr(planner, name).eq(getattr(self, name))
@@ -186,7 +186,7 @@ class Headed(wiring.Component):
 
 def test_numbers_start_again():
     """Headers of the largest ring have all their fields; behind the last sequence number comes 0."""
-    unit, generator, size = Unit(Headed(), name="HeadedSequencer"), random.Random(12), MOST_NODES
+    unit, generator, size = Unit(Headed(), name="HeadedSequencer"), random.Random(12), MAX_NODES
     for seed in range(3):
         length, rank = longest_vector(LONG) - generator.randrange(32 * 7), generator.choice([0, 100, size - 1])
         cycles = 20_000

@@ -8,12 +8,12 @@ from amaranth.hdl import Module, Shape, Signal
 from hdl.control.protocol import command_layout
 from hdl.ring import topology
 from hdl.ring.header import header_layout
-from hdl.ring.topology import MOST_NODES, SMALL_RING, RingTopology, ranks, sizes
+from hdl.ring.topology import MAX_NODES, SMALL_RING, RingTopology, ranks, sizes
 from tests.hdl import pysim
 from tests.refusals import refuses
 
 
-@pytest.mark.parametrize("nodes", [*range(1, SMALL_RING + 2), 64, MOST_NODES])
+@pytest.mark.parametrize("nodes", [*range(1, SMALL_RING + 2), 64, MAX_NODES])
 def test_ring(nodes):
     """Links form one circle; the node before the one behind is the node itself; every block has one owner."""
     ring = RingTopology(nodes)
@@ -29,21 +29,21 @@ def test_ring(nodes):
     assert sorted(seen) == list(range(nodes))
 
 
-@pytest.mark.parametrize("nodes", [0, MOST_NODES + 1, True, 2.0])
+@pytest.mark.parametrize("nodes", [0, MAX_NODES + 1, True, 2.0])
 def test_impossible_ring(nodes):
     refuses(f"Ring size must be between 1 and 255 nodes, not {nodes!r}", RingTopology, nodes)
 
 
 def test_widths():
     """Small rings have one width; larger ones the least that holds a rank, and a number of nodes."""
-    for most in range(1, MOST_NODES + 1):
+    for most in range(1, MAX_NODES + 1):
         assert Shape.cast(ranks(most)).width == max(most - 1, 15).bit_length()
         assert Shape.cast(sizes(most)).width == max(most, 16).bit_length()
-    assert Shape.cast(sizes(MOST_NODES)).width == command_layout()["size"].width == header_layout()["block"].width
+    assert Shape.cast(sizes(MAX_NODES)).width == command_layout()["size"].width == header_layout()["block"].width
 
 
 @pytest.mark.parametrize(("most", "tried"), [
-    (SMALL_RING, range(1, SMALL_RING + 1)), (17, (16, 17)), (32, (31, 32)), (MOST_NODES, (128, MOST_NODES))])
+    (SMALL_RING, range(1, SMALL_RING + 1)), (17, (16, 17)), (32, (31, 32)), (MAX_NODES, (128, MAX_NODES))])
 def test_gateware_agrees(most, tried):
     """Gateware computes from rank and size the same as the class: for every node of every small ring, and at
     places of each width in large ones."""

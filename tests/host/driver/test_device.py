@@ -70,7 +70,7 @@ def test_another_configuration_is_refused(device):
 
 
 #: Settings of nodes with rounds.
-ROUNDS = ("GRADIENT_STRIDE", "QUORUM", "DEADLINE", "LATE_WEIGHTS_0", "LATE_WEIGHTS_1", "LATE_WEIGHTS_2",
+ROUNDS = ("GRADIENT_STRIDE", "QUORUM", "DEADLINE", "STALE_WEIGHTS_0", "STALE_WEIGHTS_1", "STALE_WEIGHTS_2",
           "RESUMED_SET")
 #: Settings of nodes with throttles.
 THROTTLES = ("THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK")

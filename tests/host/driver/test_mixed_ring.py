@@ -32,7 +32,7 @@ NODES = len(RELAY)
 RATES = {"rule": Rule.SGD, "gradient_scale": 0.25, "learning_rate": 0.1}
 SETTINGS = Settings(**RATES)
 
-open_relay = functools.partial(rings.open_nodes, NODES, config=RELAY)
+open_streaming = functools.partial(rings.open_nodes, NODES, config=RELAY)
 
 
 def play(seed, *, threads, host_port, data=16, credit=16):
@@ -40,7 +40,7 @@ def play(seed, *, threads, host_port, data=16, credit=16):
     message = f"seed {seed}, {threads} threads"
     generator = np.random.default_rng(seed)
     cycles = []
-    with open_relay(threads=threads, host_port=host_port) as (ring, simulation):
+    with open_streaming(threads=threads, host_port=host_port) as (ring, simulation):
         for link in simulation.links:
             link.set_latency(data=data, credit=credit)
         for root, length in ((0, 333), (NODES - 1, 2048), (1, 40)):
@@ -84,7 +84,7 @@ def test_host_port():
 
 def test_memories():
     """Each node has the memories of its own configuration, by their own numbers."""
-    with open_relay() as (ring, simulation):
+    with open_streaming() as (ring, simulation):
         spaces = [[space for space in config.memory_map if space.name != "trace"] for config in RELAY]
         assert simulation.spaces == tuple(map(len, spaces)) == (3, 3, 5)
         assert simulation.far_widths == tuple(config.lanes if config.far_words else 0 for config in RELAY)
@@ -113,7 +113,7 @@ def test_saved_in_mid_command():
     """A state goes on in another ring with other threads, to the same end; a reset has every node as configured."""
     libraries = [rings.library(config) for config in RELAY]
     generator = np.random.default_rng(5)
-    with open_relay(threads=2, host_port=False) as (ring, simulation):
+    with open_streaming(threads=2, host_port=False) as (ring, simulation):
         gradients = rings.random(generator, (NODES, 1500), density=0.6)
         ring.settings.write(SETTINGS)
         ring.memory.write_weights(rings.random(generator, 1500))
@@ -146,7 +146,7 @@ def test_built_by_configurations():
 
 
 def test_rule_that_some_nodes_lack():
-    with open_relay() as (ring, _):
+    with open_streaming() as (ring, _):
         ring.settings.write(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5))
         ring.memory.write_weights(np.ones(100, np.float32))
         with pytest.raises(RingError, match="needs more state planes than the node has") as refused:

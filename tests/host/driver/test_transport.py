@@ -73,7 +73,7 @@ def test_time_out_and_late_answer():
 
 
 def test_not_a_node():
-    with pytest.raises(ConfigurationError, match=r"register ID must be 0x67726472, not 0xdeadbeef"):
+    with pytest.raises(ConfigurationError, match=r"register ID must be 0x67720002, not 0xdeadbeef"):
         canned([0x82000002, 0, 0xDEADBEEF, 0]).connect()
 
 

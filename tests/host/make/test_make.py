@@ -153,6 +153,12 @@ def test_two_goals(tree):
         assert (code, ran, len(errors)) == (2, [], 1)
 
 
+def test_old_target(tree):
+    code, _, ran, errors = make(tree, "relay")
+    assert (code, errors) == (0, ["warning: make relay is an old spelling: write make streaming"])
+    assert [words for _, words, _ in ran] == [["lab", "streaming"]]
+
+
 def test_clean(tree):
     for value in ("0", "no", "False", ""):
         code, lines, _, _ = make(tree, "clean", f"ALL={value}")

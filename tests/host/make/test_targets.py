@@ -121,7 +121,7 @@ def test_errors(monkeypatch, capsys, target, given, error):
     ("sim", {"RELAY": "resident", "FORMAT": "mx4", "LEARNING_RATE": "1"},
      "gradring train --learning-rate 1 --format mx4 --schedule streaming --resident"),
     ("sim", {"RELAY": "yes", "PLATEAU": "no"}, "gradring train --schedule streaming"),
-    ("relay", {"NODES": "1"}, "gradring lab relay --nodes"),
+    ("streaming", {"NODES": "1"}, "gradring lab streaming --nodes"),
     ("partition", {"LATENCY": "16,64"}, "python -m tests.partition --latencies 16,64"),
     ("synth", {"UNIT": "floating.add ring.packetizer", "OPTIONS": "a=1 b=2", "CRITICAL_PATH": "1"},
      "python -m boards.synth --unit floating.add --unit ring.packetizer --set a=1 --set b=2 --path"),

@@ -6,7 +6,7 @@ import numpy as np
 from host.checkpoints.checkpoint import ProcessFrame, make, restore
 from host.checkpoints.device_frame import read
 from host.features.quorum.config import Late, LateConfig
-from host.features.quorum.feeding import RoundProgram
+from host.features.quorum.feeding import QuorumProgram
 from host.features.quorum.updates import make_quorum_trainer
 from sim.golden.ring import largest_block
 from tests.host.migration.sites import few
@@ -35,7 +35,7 @@ def train(nodes):
                     break
             length = len(run.state()["master"])
             block = largest_block(length, 3)
-            slots = 3 * RoundProgram(nodes=3, length=length, durations=[0] * 3).stride
+            slots = 3 * QuorumProgram(nodes=3, length=length, durations=[0] * 3).stride
             live = {"weights": [(0, length)], "masters": [(0, block)], "state_0": [(0, block)],
                     "gradients": [(0, slots)], "scales": [(0, 512)]}
             if not run.complete:

@@ -10,10 +10,10 @@ from host.pytorch import jobs as module
 from host.pytorch.jobs import Jobs, Options
 from host.pytorch.messages import AllReduce, Open, Save
 
-__all__ = ["StandIn", "standing_in"]
+__all__ = ["ComputeModel", "standing_in"]
 
 
-class StandIn:
+class ComputeModel:
     """A client whose requests each rank makes, with this process's values times a factor of its own."""
 
     def __init__(self, jobs, factors):
@@ -37,4 +37,4 @@ def standing_in(monkeypatch, node, *factors):
 
     monkeypatch.setattr(module, "simulate", simulated)
     with contextlib.ExitStack() as stack:
-        yield StandIn(Jobs(Options(nodes=len(factors)), stack), factors)
+        yield ComputeModel(Jobs(Options(nodes=len(factors)), stack), factors)

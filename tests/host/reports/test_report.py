@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from host import schema
-from host.features.grid.course import Course, Request
+from host.features.grid.reconfiguration import ReconfigurationPlan, Request
 from host.reports import report, summary, training_picture
 from host.training.optimizers import SGD, Adam
 from host.training.record import Change, Step, Training, TrainingConfig
@@ -110,10 +110,11 @@ def build_changing(config=TrainingConfig(), **changes):  # noqa: B008
                                        words_repeated=10, faults_injected=2, checks_failed=1,
                                        threshold=None if config.density is None else 0.5)
                    for step, nodes in zip(found.steps, (4, 4, 1, 3, 3, 4), strict=True)]
-    course = Course(2, 2, [Request.parse("card1@2"), Request.parse("node1@2"), Request.parse("card1@3", enable=True),
+    reconfiguration = ReconfigurationPlan(2, 2, [
+        Request.parse("card1@2"), Request.parse("node1@2"), Request.parse("card1@3", enable=True),
                            Request.parse("node1@5", enable=True)])
     return report.build_report(config, found, simulation(
-        configuration=REPLAY, faults=RandomFaults(rate=1e-4, seed=5), course=course))
+        configuration=REPLAY, faults=RandomFaults(rate=1e-4, seed=5), reconfiguration=reconfiguration))
 
 
 class TestBuild:

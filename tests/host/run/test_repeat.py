@@ -83,5 +83,7 @@ def test_old_spelling(run, tmp_path, capsys):
     assert translated(["train", "--late", "fold", "--overlap=stale:2", "--lambda", "0.5"]) == [
         "train", "--stale-gradients", "apply-late", "--overlap=delayed:2", "--staleness-factor", "0.5"]
     assert "warning: " in capsys.readouterr().err
+    assert translated(["lab", "relay", "--nodes", "2"]) == ["lab", "streaming", "--nodes", "2"]
+    assert capsys.readouterr().err == "warning: gradring lab relay is an old spelling: write gradring lab streaming\n"
     same = ["train", "--overlap", "layers", "--output", "stale:2"]
     assert (translated(same), capsys.readouterr().err) == (same, "")

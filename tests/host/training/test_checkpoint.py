@@ -14,7 +14,7 @@ import pytest
 from host.output import OutputError
 from host.signals import Interrupted, Signals, handle_signals
 from host.training import checkpoint
-from host.training.experiment import Experiment, Keeper
+from host.training.experiment import Checkpointer, Experiment
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import TrainingConfig
 from host.training.trainer import make_trainer, train
@@ -183,9 +183,9 @@ class TestExperiment:
     CONFIGS = [dataclasses.replace(CONFIG, density=0.2), CONFIG]
 
     def start(self, few, folder, *, steps=None, resume=False):
-        keeper = Keeper(folder / checkpoint.NAME, {"nodes": 2}, steps=steps)
-        return Experiment(Session(), Classifier(few, ()), self.CONFIGS, keeper=keeper,
-                          content=keeper.load() if resume else None)
+        checkpointer = Checkpointer(folder / checkpoint.NAME, {"nodes": 2}, steps=steps)
+        return Experiment(Session(), Classifier(few, ()), self.CONFIGS, checkpointer=checkpointer,
+                          content=checkpointer.load() if resume else None)
 
     @pytest.mark.parametrize("steps", [None, 1, 2, 100])
     def test_signals_in_any_step_of_both_runs(self, few, tmp_path, steps):
@@ -195,7 +195,7 @@ class TestExperiment:
             experiment = self.start(few, tmp_path, steps=steps)
             with pytest.raises(Interrupted):
                 interrupt(experiment, number)
-            assert experiment._keeper.kept == number
+            assert experiment._checkpointer.kept == number
             assert sum(len(training.steps) for training in experiment.trainings) == number
             again = self.start(few, tmp_path, steps=steps, resume=True)
             again.run(Signals())
@@ -207,7 +207,7 @@ class TestExperiment:
         experiment, signals = self.start(few, tmp_path, steps=0), Signals()
         with pytest.raises(Interrupted):
             experiment.run(signals, on_step=lambda training: signals.take(signal.SIGINT, None))
-        assert experiment._keeper.kept == 0
+        assert experiment._checkpointer.kept == 0
         assert list(tmp_path.iterdir()) == []
         refuses("Steps between checkpoints must be zero or more, not -1", self.start, few, tmp_path, steps=-1)
 

@@ -80,8 +80,8 @@ def test_words(name):
     codec, (block, size) = codec_of(name), BLOCKS[name]
     for count in COUNTS:
         expected = int(np.ceil(np.ceil(count / block) * size))
-        assert codec.most_words(count) == len(codec.encode(elements(1, count))) == expected, count
-    assert codec.most_words(0) == 0
+        assert codec.max_words(count) == len(codec.encode(elements(1, count))) == expected, count
+    assert codec.max_words(0) == 0
 
 
 @pytest.mark.parametrize("name", REPEATABLE)
@@ -124,7 +124,7 @@ def test_raw():
     codec = GRADIENT_CODECS["raw"]
     assert isinstance(codec.format, RawWords)
     assert codec.exact
-    assert [codec.most_words(count) for count in (0, 1, 33)] == [0, 1, 33]
+    assert [codec.max_words(count) for count in (0, 1, 33)] == [0, 1, 33]
     given = elements(1, 50)
     words = codec.encode(given)
     assert words.tolist() == codec.decode(words).tolist() == given.tolist()

@@ -8,7 +8,7 @@ from tests.refusals import refuses
 
 TYPES = {Element.FP32: np.float32, Element.BF16: ml_dtypes.bfloat16, Element.FP16: np.float16}
 #: The least maximum of a row for which masked weights are promised to be zero.
-LEAST_MAXIMUM = -9000.0
+MIN_MAXIMUM = -9000.0
 
 
 # --- masks by hand
@@ -145,7 +145,7 @@ def test_masked_weight_is_zero_for_every_maximum(format):
     """Exhaustively: every finite maximum of the range, beside a masked element, alone and with another."""
     encodings = np.arange(1 << 16).astype(np.uint16)
     maxima = format.decode(encodings)
-    encodings = encodings[np.isfinite(maxima) & (maxima >= LEAST_MAXIMUM)]
+    encodings = encodings[np.isfinite(maxima) & (maxima >= MIN_MAXIMUM)]
     assert len(encodings) > 40_000
     masked = np.full_like(encodings, model.alternative(format))
     weights = model.softmax(np.stack([encodings, masked, encodings], axis=1), format)
@@ -161,7 +161,7 @@ def test_masked_weight_is_zero_for_every_maximum(format):
 def test_masked_weight_is_zero_in_fp32():
     """Maxima at the border, next to powers of two, and at random over all finite numbers of the range."""
     generator = np.random.default_rng(1)
-    border = np.float32(LEAST_MAXIMUM)
+    border = np.float32(MIN_MAXIMUM)
     powers = np.ldexp(np.float32(1), np.arange(-149, 128)).astype(np.float32)
     some = generator.integers(0, 1 << 32, 500_000, dtype=np.uint32).view(np.float32)
     single = np.array([border, np.nextafter(border, np.float32(0)), 0.0, np.finfo(np.float32).max], np.float32)
@@ -180,7 +180,7 @@ def test_range_is_needed(format):
     """A row whose maximum is as low as the alternative itself gives weight to masked places."""
     low = format.decode(np.array([model.alternative(format)]))
     weights = model.softmax(np.repeat(np.array([[model.alternative(format)]]), 2, axis=1), format)
-    assert low[0] < LEAST_MAXIMUM
+    assert low[0] < MIN_MAXIMUM
     assert weights.tolist() == [[0.5, 0.5]]
 
 

@@ -399,10 +399,10 @@ class TestGradientCodecs:
                 assert np.isfinite(ring.floats(residuals)).all()
                 for hop in range(nodes - 1):
                     for rank in range(nodes):
-                        words = sum(4 + codec.most_words(len(index)) for index in segments[(rank - hop) % nodes])
+                        words = sum(4 + codec.max_words(len(index)) for index in segments[(rank - hop) % nodes])
                         assert traffic.scatter_words[hop, rank] == words
                         if operation is ring.all_reduce:
-                            words = sum(4 + codec.most_words(len(index))
+                            words = sum(4 + codec.max_words(len(index))
                                         for index in segments[(rank + 1 - hop) % nodes])
                             assert traffic.gather_words[hop, rank] == words
 

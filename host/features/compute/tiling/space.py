@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hdl.features.compute.layer_list import MOST_INSTRUCTIONS
+from hdl.features.compute.layer_list import MAX_INSTRUCTIONS
 from host.features.compute.instructions import Array
 from sim.golden.features.compute.gemm import GemmJob
 from sim.golden.features.compute.mac_array import SLOTS
@@ -129,7 +129,7 @@ _LEVELS: dict[int, Levels] = {
 }
 
 #: Base-2 logarithm of the products that a list has room for, with its END.
-_PRODUCTS: int = (MOST_INSTRUCTIONS - 1).bit_length() - 1
+_PRODUCTS: int = (MAX_INSTRUCTIONS - 1).bit_length() - 1
 
 
 @dataclasses.dataclass(frozen=True)

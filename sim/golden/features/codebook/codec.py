@@ -39,7 +39,7 @@ class CentroidCodec:
         """Words of a node's codebook: bounds, an unused word, and centroids."""
         return 2 * self.centroids
 
-    def most_words(self, count: int) -> int:
+    def max_words(self, count: int) -> int:
         """Return the words of a packet of ``count`` elements."""
         return self.table.words(count)
 
@@ -64,4 +64,4 @@ class CentroidCodec:
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
         """Return the extent of a packet of ``count`` elements in given words; a unit is a word."""
-        return whole_words(self.most_words(count), len(np.asarray(words)))
+        return whole_words(self.max_words(count), len(np.asarray(words)))

@@ -15,7 +15,7 @@ from hdl.control.protocol import EventStatus
 from hdl.features.compute.array import TILES
 from hdl.features.compute.layer_list import (
     INSTRUCTION_WORDS,
-    MOST_INSTRUCTIONS,
+    MAX_INSTRUCTIONS,
     MULTIPLIED_BIT,
     ROW_BIT,
     Initial,
@@ -260,7 +260,7 @@ class Engine:
         words = memories[Place.ACTIVATIONS]
         sizes = {place: len(memory) for place, memory in memories.items()}
         found: list[Instruction] = []
-        for number in range(MOST_INSTRUCTIONS):
+        for number in range(MAX_INSTRUCTIONS):
             first = base + INSTRUCTION_WORDS * number
             mine = words[first:first + INSTRUCTION_WORDS]
             if len(mine) < INSTRUCTION_WORDS:
@@ -272,7 +272,7 @@ class Engine:
             if instruction is None:
                 return found, _over(found, base, first + INSTRUCTION_WORDS)
             found.append(instruction)
-        return found, MOST_INSTRUCTIONS
+        return found, MAX_INSTRUCTIONS
 
     def _instruction(self, words: Bits, length: int, offset: int, sizes: Mapping[Place, int]) -> Instruction | None:
         """A checked instruction; None for END."""

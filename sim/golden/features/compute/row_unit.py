@@ -15,7 +15,7 @@ from hdl.features.compute.row_reader import SCATTERED
 from sim.golden.features.compute import row_functions
 from sim.golden.summation import canonical
 
-__all__ = ["Access", "Block", "Job", "Run", "most_rows", "run"]
+__all__ = ["Access", "Block", "Job", "Run", "max_rows", "run"]
 
 Array = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint32]
@@ -23,7 +23,7 @@ Bits = npt.NDArray[np.uint32]
 Row = tuple[int, int]
 
 
-def most_rows(lanes: int) -> int:
+def max_rows(lanes: int) -> int:
     """Rows of a block."""
     return 8 * lanes
 
@@ -130,7 +130,7 @@ class _Worked:
         self.job, self.memories, self.begin, self.found = job, memories, begin, found
         self.lanes = memories[0].shape[1]
         self.groups = -(-job.columns // self.lanes)
-        self.rows = min(job.rows - begin, most_rows(self.lanes))
+        self.rows = min(job.rows - begin, max_rows(self.lanes))
         self.opened = len(found.reads)
         self.asked = 0
         self.numbers, self.right = np.zeros(0, np.int64), np.zeros(0, np.bool_)

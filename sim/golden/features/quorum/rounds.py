@@ -2,8 +2,8 @@
 
 A set is the gradient of one node with the tag of the round that it was computed for. A round is closed when a quorum
 of its sets is there, or at a deadline; sets that were not there are late, and are folded into a later round times a
-weight of whole sixteenths, or dropped. docs/ring/rounds.md has the rules. :class:`Closer` needs the times at which
-sets are ready; :class:`Rounds` needs none: it goes by the masks of each round, which nodes tell in their events.
+weight of whole sixteenths, or dropped. docs/ring/quorum.md has the rules. :class:`Closer` needs the times at which
+sets are ready; :class:`QuorumRounds` needs none: it follows the masks of each round, which events report.
 """
 
 import dataclasses
@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from sim.golden import floating
 
-__all__ = ["AGES", "ONE", "SCALES", "Close", "Closer", "Ledger", "Rounds", "fold", "late_weights", "scale_table"]
+__all__ = ["AGES", "ONE", "SCALES", "Close", "Closer", "Ledger", "QuorumRounds", "apply_late", "scale_table",
+           "stale_weights"]
 
 #: Weight of a set that is in time, in sixteenths.
 ONE = 16
@@ -28,7 +29,7 @@ SLOTS = 2
 Bits = npt.NDArray[np.uint32]
 
 
-def late_weights(factor: float, *, ages: int = AGES) -> tuple[int, ...]:
+def stale_weights(factor: float, *, ages: int = AGES) -> tuple[int, ...]:
     """Weights of sets of ages 1 to 15, in sixteenths: ``factor`` to the power of the age, rounded half to even.
 
     Sets older than ``ages`` have none.
@@ -55,7 +56,7 @@ def scale_table(scale: float) -> Bits:
     return np.asarray(float(np.float32(scale)) * ONE / divisors, dtype=np.float32).view(np.uint32)
 
 
-def fold(fresh: Bits | None, late: Bits, weight: int) -> Bits:
+def apply_late(fresh: Bits | None, late: Bits, weight: int) -> Bits:
     """A node's contribution that has a late set: the product is rounded, then the sum."""
     factor = np.float32(weight / ONE).view(np.uint32)
     product = floating.multiply(late, np.full_like(late, factor))
@@ -74,7 +75,7 @@ class Close:
 
     @property
     def detail(self) -> int:
-        """Detail of the events of FOLD."""
+        """Detail of the events of APPLY_LATE."""
         return self.on_time | self.late << 16
 
 
@@ -90,7 +91,7 @@ def _forgotten(tags: Sequence[int], tag: int, weights: Sequence[int]) -> list[in
 
 class Closer:
     """The node of rank 0, which closes rounds, as far as time goes: with a quorum of sets in time, or, if a deadline
-    is not 0, so many cycles after it has a set. Weights are :func:`late_weights`."""
+    is not 0, so many cycles after it has a set. Weights are :func:`stale_weights`."""
 
     def __init__(self, *, nodes: int, quorum: int, deadline: int = 0, weights: Sequence[int]) -> None:
         self.nodes, self.quorum, self.deadline = nodes, quorum, deadline
@@ -134,7 +135,7 @@ class Closer:
 
 @dataclasses.dataclass
 class Ledger:
-    """Sets of a node by their fate, as counts, and as sums of their elements in exact integers.
+    """Sets of a node by their status, as counts, and as sums of their elements in exact integers.
 
     Sums are of the elements as multiples of the smallest subnormal number, so none of them is rounded: whatever was
     computed is applied, folded, dropped or pending, element by element. Folded sets count whole, whatever their
@@ -143,21 +144,21 @@ class Ledger:
 
     length: int
     counts: dict[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(
-        ("computed", "applied", "folded", "dropped"), 0))
+        ("computed", "applied", "applied_late", "dropped"), 0))
     sums: dict[str, list[int]] = dataclasses.field(default_factory=dict)
 
-    def add(self, fate: str, gradient: Bits) -> None:
+    def add(self, status: str, gradient: Bits) -> None:
         """Count a set."""
-        self.counts[fate] += 1
-        before = self.sums.setdefault(fate, [0] * self.length)
-        self.sums[fate] = [value + exact for value, exact in zip(before, _exact(gradient), strict=True)]
+        self.counts[status] += 1
+        before = self.sums.setdefault(status, [0] * self.length)
+        self.sums[status] = [value + exact for value, exact in zip(before, _exact(gradient), strict=True)]
 
     def balance(self, pending: Sequence[Bits]) -> tuple[int, list[int]]:
-        """Sets, and elements, that were computed and have no fate; zeros if the ledger is right."""
+        """Sets, and elements, that were computed and have no status; zeros if the ledger is right."""
         counts = self.counts
-        left = counts["computed"] - counts["applied"] - counts["folded"] - counts["dropped"] - len(pending)
+        left = counts["computed"] - counts["applied"] - counts["applied_late"] - counts["dropped"] - len(pending)
         zeros = [0] * self.length
-        away = [self.sums.get(fate, zeros) for fate in ("applied", "folded", "dropped")]
+        away = [self.sums.get(status, zeros) for status in ("applied", "applied_late", "dropped")]
         away += [_exact(gradient) for gradient in pending]
         computed = self.sums.get("computed", zeros)
         return left, [value - sum(rest) for value, *rest in zip(computed, *away, strict=True)]
@@ -169,9 +170,9 @@ def _exact(gradient: Bits) -> list[int]:
             for value in gradient.view(np.float32).astype(np.float64).tolist()]
 
 
-class Rounds:
+class QuorumRounds:
     """Sets of all nodes of a ring, gradients of so many elements, by the masks of their rounds. Weights are
-    :func:`late_weights`."""
+    :func:`stale_weights`."""
 
     def __init__(self, *, nodes: int, length: int, weights: Sequence[int]) -> None:
         self.nodes, self.length = nodes, length
@@ -200,7 +201,7 @@ class Rounds:
             sets[tag] = bits
 
     def pending(self, node: int) -> dict[int, Bits]:
-        """Sets of a node without a fate, by their tags: what a checkpoint has to keep."""
+        """Sets of a node without a status, by their tags: what a checkpoint has to keep."""
         return dict(sorted(self._sets[node].items()))
 
     def close(self, closed: Close) -> list[Bits]:
@@ -223,12 +224,12 @@ class Rounds:
                     raise ValueError(f"Node {node} must have a late set in round {tag}")
                 late, weight = sets.pop(old), weight_of(tag - old, self.weights)
                 ages[node] = tag - old
-                ledger.add("folded", late)
+                ledger.add("applied_late", late)
                 index += weight
             for old in _forgotten(list(sets), tag, self.weights):
                 ledger.add("dropped", sets.pop(old))
             zeros = np.zeros(self.length, np.uint32)
-            found.append(fold(fresh, late, weight) if late is not None else zeros if fresh is None else fresh)
+            found.append(apply_late(fresh, late, weight) if late is not None else zeros if fresh is None else fresh)
         if index % SCALES != closed.index:
             raise ValueError(f"Index of round {tag} must be {index % SCALES}, not {closed.index}")
         self.closed, self.ages = tag, ages

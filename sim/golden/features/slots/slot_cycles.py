@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from sim.golden import interleaved
-from sim.golden.features.slots.slots import GAP, MESSAGE_CYCLES, MOST_SLOTS
+from sim.golden.features.slots.slots import GAP, MAX_SLOTS, MESSAGE_CYCLES
 from sim.golden.interleaved import GATHER, SCATTER, Packet
 from sim.golden.ring import GROUP, PACKET_OVERHEAD, segment_indices
 from sim.golden.ring_cycles import ADDER, BEGIN, BURST, END, HOP
@@ -135,7 +135,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
     free, last, superframes, slots, lost = 0, 0, 0, 0, 0  # the cycle in which rank 0 may ask for records
     while any(len(node.begun) < len(packets) for node in ring):
         begin = free + laps * lap + (MARGIN if laps else 0)
-        pending, rooms = 0, MOST_SLOTS
+        pending, rooms = 0, MAX_SLOTS
         for rank, node in enumerate(ring):
             # In the last of two laps a record is passed on; else it is sent at the end of the node's slots.
             sampled = free + rank * (latency + (CONTROL_HOP if laps > 1 else 1))

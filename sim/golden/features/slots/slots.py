@@ -10,12 +10,24 @@ from collections.abc import Sequence
 from sim.golden.features.replay.control_words import Message
 from sim.golden.features.slots.messages import check_after
 
-__all__ = ["GAP", "MESSAGE_CYCLES", "MOST_SLOTS", "Path", "Record", "RecordLaps", "Sender", "Slot", "SlotTable",
-           "Table", "Wires", "plan"]
+__all__ = [
+    "GAP",
+    "MAX_SLOTS",
+    "MESSAGE_CYCLES",
+    "Path",
+    "Record",
+    "RecordLaps",
+    "Sender",
+    "Slot",
+    "SlotTable",
+    "Table",
+    "Wires",
+    "plan",
+]
 
 _LAP, _RECORD = 7, 8
 #: Slots of a superframe, cycles between packets of two slots, and cycles of a slot for messages.
-MOST_SLOTS, GAP, MESSAGE_CYCLES = 16, 4, 72
+MAX_SLOTS, GAP, MESSAGE_CYCLES = 16, 4, 72
 _GROUP = 4
 _HOP, _MARGIN = 8, 2
 
@@ -60,7 +72,7 @@ class Table:
         wanting = sorted(rank for rank, record in zip(ranks or range(len(records)), records, strict=True)
                          if record.wants and rank)
         most = max(record.pending for record in records)
-        return cls(min(MOST_SLOTS, most, *(record.room for record in records)),
+        return cls(min(MAX_SLOTS, most, *(record.room for record in records)),
                    max(record.longest for record in records), wanting[0] if wanting else 0, number % 2)
 
     @property

@@ -38,7 +38,7 @@ class TableCodec:
         """Words of a node's codebook: bounds, an unused word, and centroids."""
         return 2 * self.centroids
 
-    def most_words(self, count: int) -> int:
+    def max_words(self, count: int) -> int:
         """Return the words of a packet of ``count`` elements of which no two exponents are the same."""
         return self.table.words(count, min(count, 256)) if count else 0
 

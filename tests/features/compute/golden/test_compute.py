@@ -7,7 +7,7 @@ from hdl.control.protocol import EventStatus
 from hdl.features.compute.layer_list import (
     BASE_BITS,
     INSTRUCTION_WORDS,
-    MOST_INSTRUCTIONS,
+    MAX_INSTRUCTIONS,
     Initial,
     Kind,
     Place,
@@ -226,10 +226,10 @@ class TestRefusals:
         assert changed(memories, before) == {}
 
     def test_no_end(self, memories):
-        several = [product(c=at(Place.GRADIENTS, 0))] * MOST_INSTRUCTIONS
+        several = [product(c=at(Place.GRADIENTS, 0))] * MAX_INSTRUCTIONS
         memories = {**memories, Place.ACTIVATIONS: np.tile(memories[Place.ACTIVATIONS], 2)}
-        assert run(memories, *several, END) == Outcome(EventStatus.BAD_INSTRUCTION, MOST_INSTRUCTIONS)
-        assert run(memories, *several[1:], END) == Outcome(EventStatus.OK, MOST_INSTRUCTIONS - 1)
+        assert run(memories, *several, END) == Outcome(EventStatus.BAD_INSTRUCTION, MAX_INSTRUCTIONS)
+        assert run(memories, *several[1:], END) == Outcome(EventStatus.OK, MAX_INSTRUCTIONS - 1)
         assert run(memories, several[0], several[0], base=2 * WORDS - 32) == Outcome(EventStatus.BAD_INSTRUCTION, 2)
 
     def test_no_examples(self, memories):

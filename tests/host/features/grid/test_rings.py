@@ -7,11 +7,11 @@ import pytest
 
 from hdl.registry import section
 from host.driver.diagnosis import RingError
-from host.features.grid.course import Course, Request, Rings
 from host.features.grid.grid import Shape
+from host.features.grid.reconfiguration import ReconfigurationPlan, Request, Rings
 from host.signals import Interrupted, Signals
 from host.training import checkpoint
-from host.training.experiment import Experiment, Keeper
+from host.training.experiment import Checkpointer, Experiment
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import DivergenceError, TrainingConfig
 from host.training.trainer import make_trainer
@@ -36,8 +36,9 @@ RUNS = {
 REQUESTS = "-node4@1 -card0@2 -node3@2 +card0@3 +node4@3 +node3@3 -node1@4 -node4@4 +node1@5 +node4@5 -link5:1@5"
 
 
-def course_of(requests=REQUESTS, shape=None):
-    return Course(2, 3, [Request.parse(one[1:], enable=one[0] == "+") for one in requests.split()], shape)
+def reconfiguration_plan(requests=REQUESTS, shape=None):
+    return ReconfigurationPlan(2, 3, [
+        Request.parse(word[1:], enable=word[0] == "+") for word in requests.split()], shape)
 
 
 def workload_of(name, few, lines):
@@ -59,7 +60,7 @@ def test_every_step_and_change(few, lines, tmp_path, name):
         config = dataclasses.replace(config, max_steps=6)
 
     def begin():
-        rings = Rings(Grid(2, 3, **options), course_of())
+        rings = Rings(Grid(2, 3, **options), reconfiguration_plan())
         return rings, make_trainer(rings, workload_of(name, few, lines), config)
 
     rings, run = begin()
@@ -90,7 +91,7 @@ def test_every_step_and_change(few, lines, tmp_path, name):
 
 
 def test_flat_by_request(few):
-    rings = Rings(Grid(2, 3), course_of("-node4@1", Shape.FLAT))
+    rings = Rings(Grid(2, 3), reconfiguration_plan("-node4@1", Shape.FLAT))
     run = make_trainer(rings, Classifier(few, ()), CONFIG)
     run.begin()
     finish(run)
@@ -101,7 +102,7 @@ def test_mean_over_those_that_are_there(few):
     """The batch is divided among the nodes that are there: without rounding, their number would not matter."""
     weights = []
     for requests in ("", "-card1@0", "-node4@3 +node4@5"):
-        rings = Rings(Grid(2, 3), course_of(requests))
+        rings = Rings(Grid(2, 3), reconfiguration_plan(requests))
         run = make_trainer(rings, Classifier(few, ()), CONFIG)
         run.begin()
         finish(run)
@@ -114,7 +115,7 @@ def test_mean_over_those_that_are_there(few):
 def test_lost_words(few, at):
     """A word that was sent and not received is found at the next change, and at the end."""
     grid = Grid(2, 3)
-    run = make_trainer(Rings(grid, course_of("-node4@2")), Classifier(few, ()), CONFIG)
+    run = make_trainer(Rings(grid, reconfiguration_plan("-node4@2")), Classifier(few, ()), CONFIG)
     run.begin()
     for _ in range(at + 1):
         run.advance()
@@ -139,7 +140,7 @@ def test_repeated_step(few, update):
     outcomes, said = [], []
     for number in (0, update):
         grid = Grid(2, 3, fault=failing(number))
-        run = make_trainer(Rings(grid, course_of()), Classifier(few, ()), CONFIG, on_repeat=said.append)
+        run = make_trainer(Rings(grid, reconfiguration_plan()), Classifier(few, ()), CONFIG, on_repeat=said.append)
         run.begin()
         training = finish(run)
         assert len(said) == training.repeats == bool(number)
@@ -150,7 +151,7 @@ def test_repeated_step(few, update):
 
 def test_divergence(few):
     """A node that has another state than the golden model behind a change is found there."""
-    rings = Rings(Grid(2, 3), course_of("-node4@2"))
+    rings = Rings(Grid(2, 3), reconfiguration_plan("-node4@2"))
     run = make_trainer(rings, Classifier(few, ()), CONFIG)
     run.begin()
     run.advance()
@@ -172,13 +173,14 @@ class Session:
 
 @pytest.mark.parametrize("number", [2, 10, 13])
 def test_both_runs(few, tmp_path, number):
-    """Each of two runs goes through the course from its beginning, whatever step of them is the last of a process."""
+    """Each of two runs goes through the reconfiguration from its beginning, at any last step of a process."""
     configs = [dataclasses.replace(CONFIG, density=0.2), CONFIG]
 
     def start(folder, *, resume=False):
-        keeper = Keeper(folder / checkpoint.NAME, {})
-        return Experiment(Session(), Classifier(few, ()), configs, keeper=keeper, course=course_of(),
-                          content=keeper.load() if resume else None)
+        checkpointer = Checkpointer(folder / checkpoint.NAME, {})
+        return Experiment(Session(), Classifier(few, ()), configs, checkpointer=checkpointer,
+                          reconfiguration=reconfiguration_plan(),
+                          content=checkpointer.load() if resume else None)
 
     whole = start(tmp_path / "whole")
     whole.run(Signals())

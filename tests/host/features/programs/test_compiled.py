@@ -121,16 +121,16 @@ def test_most_passes():
     """Nodes that a collective holds together may go on for ever; others count to 15 bits."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=0)
-    assert program.compile().most_passes == 32767
+    assert program.compile().max_passes == 32767
     program.add("sum", operation="ALL_REDUCE", queue=1, collective=True)
     program.wait(backward, latch, lag=1)  # neither queue of a node leaves the other behind
     program.wait(latch, backward)
-    assert program.compile().most_passes is None
+    assert program.compile().max_passes is None
     program = Program(nodes=2, depth=1000)
     for place in range(1000):
         program.add(str(place), operation="ALL_REDUCE", queue=1, collective=True)
     program.wait(program.tasks[3], program.tasks[2], unit=0)
-    assert program.compile().most_passes == 32
+    assert program.compile().max_passes == 32
 
 
 def test_time():

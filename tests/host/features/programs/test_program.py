@@ -215,13 +215,13 @@ class TestCompiled:
 
     def test_passes(self):
         """A queue that others wait for, and that waits for none of them, may run ahead of 15 bits."""
-        assert pair()[0].compile().most_passes is None
+        assert pair()[0].compile().max_passes is None
         loose = Program()
         first = loose.add("a", operation="COMPUTE", queue=0)
         loose.add("b", operation="COMPUTE", queue=0)
         loose.wait(loose.add("c", operation="ALL_REDUCE", queue=1, collective=True), first)
-        assert loose.compile().most_passes == 32767 // 2
-        assert Program().compile().most_passes is None
+        assert loose.compile().max_passes == 32767 // 2
+        assert Program().compile().max_passes is None
 
     def test_commands(self):
         program = Program()

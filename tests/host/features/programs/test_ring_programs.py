@@ -22,7 +22,7 @@ from host.driver.errors import (
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.driver.trace import TraceRecord, records
-from sim.golden.features.compute_stub.stand_in import compute_cycles
+from sim.golden.features.compute_stub.compute_model import compute_cycles
 from tests.host import rings
 from tests.refusals import refuses
 

@@ -18,7 +18,7 @@ from host.features.programs.program import CompiledProgram, Program, Queue, Race
 from host.features.programs.schedules import Kind, Schedule, build
 from host.models.layer_shapes import layers_of
 from host.training.optimizers import SGD, Adam
-from sim.golden.features.compute_stub.stand_in import compute_cycles
+from sim.golden.features.compute_stub.compute_model import compute_cycles
 from tests.host import rings
 from tests.refusals import refuses
 

@@ -125,7 +125,7 @@ class TestPrograms:
                     start = mine["weight_base"] + 32 * stride * group
                     updated[start:start + 32] += 1
         assert (updated == 1).all()
-        assert compiled.most_passes is None
+        assert compiled.max_passes is None
         assert makespan(spans_of(compiled, nodes=nodes)) >= max(
             sum(one.task.duration for one in queue) for queue in compiled.queues)
 

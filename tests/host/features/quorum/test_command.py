@@ -38,7 +38,7 @@ def report(run, nodes_of, tmp_path):
 
 
 def bits(found):
-    """Rounds of a report but for their cycles, fates of gradients, and the accuracy."""
+    """Rounds of a report but for their cycles, statuses of gradients, and the accuracy."""
     rounds = [{name: value for name, value in one.items() if name != "cycle"} for one in found["updates"]]
     return rounds, found["workers"], found["accuracy"]
 
@@ -59,7 +59,7 @@ def test_ways(report):
     ages = [age for one in fold["updates"] for age in one["ages"]]
     assert f"  {min(ages)} to {max(ages)}  " in out.split("at ages", 1)[1]
     for worker in fold["workers"]:
-        assert worker["computed"] == (sum(worker[fate] for fate in ("applied", "applied_late", "dropped"))
+        assert worker["computed"] == (sum(worker[status] for status in ("applied", "applied_late", "dropped"))
                                       + len(worker["pending"]))
     wait, out = report("--stale-gradients", "wait")
     assert "wait: updates are closed by 4 of 4 gradients; skew 0.9\n" in out

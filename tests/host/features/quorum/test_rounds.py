@@ -9,11 +9,11 @@ import pytest
 from hdl.control.protocol import EventStatus
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Settings
-from host.features.quorum.feeding import COMPUTE, FOLD, Closing, RoundFeeder, RoundModel, RoundProgram
+from host.features.quorum.feeding import APPLY_LATE, COMPUTE, Closing, QuorumFeeder, QuorumModel, QuorumProgram
 from sim.golden import masking
 from sim.golden import ring as golden_ring
 from sim.golden.codecs import WEIGHT_CODECS
-from sim.golden.features.quorum.rounds import Close, Rounds, fold, late_weights, scale_table
+from sim.golden.features.quorum.rounds import Close, QuorumRounds, apply_late, scale_table, stale_weights
 from sim.link_faults import RandomFaults
 from tests.host import rings
 from tests.refusals import refuses
@@ -23,7 +23,7 @@ LENGTH, NODES = 150, 4
 FAST, SLOW = 2500, 10500
 
 
-class RecordedRounds(Rounds):
+class RecordedRounds(QuorumRounds):
     """Rounds that tell which gradients were computed."""
 
     def __init__(self, **parameters):
@@ -80,16 +80,16 @@ class Training(Model):
     def __init__(self, ring, durations, closing, *, gradient=None, learning_rate=0.125):
         super().__init__(closing, learning_rate=learning_rate)
         self.ring = ring
-        self.program = RoundProgram(nodes=NODES, length=LENGTH, durations=durations)
+        self.program = QuorumProgram(nodes=NODES, length=LENGTH, durations=durations)
         self.gradient = gradient or self.random
         self.number = 0
         ring.collectives.distribute(np.zeros(LENGTH, np.float32))
         self.program.prepare(ring, closing, scale=1.0)
 
     def run(self, passes):
-        """Passes in one run; the ring must then hold what its golden model does, and every set has one fate."""
-        feeder = RoundFeeder(
-            self.ring, self.program, RoundModel(
+        """Passes in one run; the ring must then hold what its golden model does, and every set has one status."""
+        feeder = QuorumFeeder(
+            self.ring, self.program, QuorumModel(
                 rounds=self.rounds, gradient=self.gradient, closed=self.close,
                 settings=lambda number: self.ring.settings.write(self.settings)),
             passes=passes, first=self.number)
@@ -107,7 +107,7 @@ class Training(Model):
                 self.rounds.ledgers, self.ring.quorum.slots(), self.ring.counters.read(), strict=True)):
             pending = self.rounds.pending(rank)
             assert ledger.balance(list(pending.values())) == (0, [0] * LENGTH)
-            assert {fate: counted[f"GRADIENTS_{fate.upper()}"] for fate in ledger.counts} == ledger.counts
+            assert {status: counted[f"GRADIENTS_{status.upper()}"] for status in ledger.counts} == ledger.counts
             for slot, state in enumerate(slots):
                 assert not state["computing"]
                 assert not state["taken"]
@@ -135,7 +135,7 @@ def train(durations, closing, passes, *, threads=1, latency=16, faults=None, **o
 
 
 def closing(factor=0.5, *, quorum=3, ages=15, deadline=0):
-    return Closing(quorum=quorum, deadline=deadline, weights=late_weights(factor, ages=ages))
+    return Closing(quorum=quorum, deadline=deadline, weights=stale_weights(factor, ages=ages))
 
 
 @pytest.mark.parametrize(("factor", "mean"), [(1.0, 4.25), (0.5, np.float32(13 / 3.5)), (0.0, 3.0)])
@@ -151,7 +151,7 @@ def test_known_answers(factor, mean):
     np.testing.assert_array_equal(second, np.float32(-2) - np.float32(mean))
 
 
-def test_two_laggards():
+def test_two_stragglers():
     """Two nodes of four are late, by one round and by more."""
     training = train((FAST, SLOW, FAST, FAST * 2), closing(0.9, quorum=2), 9)
     late = [mask for _, mask in training.masks]
@@ -186,7 +186,7 @@ def test_too_late_is_dropped():
         training = train((FAST, FAST, FAST, SLOW * 2), rules, 12)
         counts = training.rounds.ledgers[3].counts
         assert counts["dropped"] >= 1
-        assert counts["folded"] == 0
+        assert counts["applied_late"] == 0
         assert all(late == 0 for _, late in training.masks)
 
 
@@ -195,7 +195,7 @@ def test_full_weight_is_the_sum_of_sparsify():
     generator = np.random.default_rng(1)
     fresh, late = generator.integers(0, 1 << 32, (2, 4000), dtype=np.uint32)
     kept, _ = masking.sparsify(fresh, late, 0)
-    assert (golden_ring.canonical(fold(fresh, late, 16)) == golden_ring.canonical(kept)).all()
+    assert (golden_ring.canonical(apply_late(fresh, late, 16)) == golden_ring.canonical(kept)).all()
 
 
 def test_same_bits_whatever_the_links():
@@ -244,7 +244,7 @@ def test_nobody_closes():
             training.run(2)
         # COMPUTEs of the next pass wait for a flag that the host sets when the round is closed.
         found = {(event.tag, event.status) for event in caught.value.events if event}
-        assert found == {(COMPUTE, EventStatus.WAIT_TIMEOUT), (FOLD, EventStatus.CLOSE_TIMEOUT)}
+        assert found == {(COMPUTE, EventStatus.WAIT_TIMEOUT), (APPLY_LATE, EventStatus.CLOSE_TIMEOUT)}
         ring.recover()
         assert not any(state["pending"] for slots in ring.quorum.slots() for state in slots)
         assert [node["GRADIENTS_DROPPED"] for node in ring.counters.read()] == [1] * NODES
@@ -257,11 +257,11 @@ def test_refusals():
         Closing(quorum=1, weights=(17,) * 15)
     with pytest.raises(ValueError, match=r"^Weights of late gradients must not grow with their age, not \(0, 8, 0,"):
         Closing(quorum=1, weights=(0, 8) + (0,) * 13)
-    refuses("Rounds must have between 2 and 16 nodes, not 1", RoundProgram, nodes=1, length=32, durations=(1,))
-    refuses("Durations must be one per node, 2, not 1", RoundProgram, nodes=2, length=32, durations=(1,))
+    refuses("Rounds must have between 2 and 16 nodes, not 1", QuorumProgram, nodes=1, length=32, durations=(1,))
+    refuses("Durations must be one per node, 2, not 1", QuorumProgram, nodes=2, length=32, durations=(1,))
 
 
 def test_closed_round_must_have_its_sets():
-    rounds = Rounds(nodes=2, length=1, weights=late_weights(0.5))
+    rounds = QuorumRounds(nodes=2, length=1, weights=stale_weights(0.5))
     with pytest.raises(ValueError, match=r"^Node 1 must have a set of round 3 to be in time$"):
         rounds.close(Close(tag=3, on_time=2, late=0, index=16))

@@ -41,14 +41,14 @@ def test_switch_out(data, config, tmp_path):
     states = []
     run = train(data, config, keep=states.append)
     assert run.left_after == {1: BLOCK}
-    assert len(run.fates) > BLOCK + 1
-    assert {one.on_time for one in run.fates} == {0b1101}
-    assert not any(one.dropped for one in run.fates[BLOCK + 1:])
+    assert len(run.statuses) > BLOCK + 1
+    assert {one.on_time for one in run.statuses} == {0b1101}
+    assert not any(one.dropped for one in run.statuses[BLOCK + 1:])
     gone = run.counts()[1]
     assert gone["computed"] == gone["dropped"] > 0
     assert run.pending()[1] == []
     again = train(data, config, state=states[0])
-    assert (again.left_after, again.fates, again.counts()) == (run.left_after, run.fates, run.counts())
+    assert (again.left_after, again.statuses, again.counts()) == (run.left_after, run.statuses, run.counts())
     assert again.outcome.losses == run.outcome.losses
     assert (again.state()["master"] == run.state()["master"]).all()
     found = report.build(config, run)
@@ -64,4 +64,4 @@ def test_none_would_be_left(data, config):
     """None leaves a ring of two."""
     run = train(data, dataclasses.replace(config, workers=2, slow={1: 4}, quorum=1, cycles=120_000))
     assert run.left_after == {}
-    assert "rounds from 4 on: no ring would be left without workers 1, so they stay" in run.laggards
+    assert "rounds from 4 on: no ring would be left without workers 1, so they stay" in run.stragglers

@@ -63,7 +63,7 @@ def opened(nodes, *, seed=0, latency=16, timeout=20_000, patience=200_000):
         hub = MessageHub(way, nodes=nodes)
         devices = [Device(one, CONFIG, name=f"node {rank}", timeout=patience)
                    for rank, one in enumerate(hub.transports)]
-        devices[0].write_register("SLOT_PLACE", place_of(nodes))
+        devices[0].write_register("SLOT_POSITION", place_of(nodes))
         found = Ring(devices, timeout=timeout)
         found.connect()
         yield found, ring.simulation, hub, way

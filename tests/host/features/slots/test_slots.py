@@ -162,7 +162,7 @@ def test_no_table():
         assert [device.read_register("SUPERFRAMES") for device in ring.devices] > frames
         for device in ring.devices:
             device.write_register("CONTROL", 1)
-            device.write_register("SLOT_PLACE", 0)
+            device.write_register("SLOT_POSITION", 0)
         for device in ring.devices:
             device.write_register("CONTROL", 0)
         ring.counters.clear()

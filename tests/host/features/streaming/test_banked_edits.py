@@ -12,7 +12,7 @@ from host.driver.errors import OldEditError, ProgramNotLoadedError, WrongProgram
 from host.features.streaming.edits import Kind, RefusedError, Structure
 from host.features.streaming.lists import first_bases, next_bases
 from host.features.streaming.node_run import NodeRun, worker_of
-from host.features.streaming.run import RelayRun
+from host.features.streaming.run import GoldenStreaming
 from host.training.optimizers import SGD
 from tests.host import rings
 from tests.host.features.streaming.sets import CLASSES, WIDTH, do, examples
@@ -22,7 +22,7 @@ RELAY = rings.MIXED["relay"]
 MICROBATCH = 4
 EDITS = 50
 
-open_relay = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, timeout=50_000)
+open_streaming = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, timeout=50_000)
 
 
 def structure_of(widths=(WIDTH, WIDTH, CLASSES), count=1, **changes):
@@ -93,7 +93,7 @@ def layers_of(run):
 
 def test_random_edits():
     seed = 3
-    with open_relay() as (ring, simulation):
+    with open_streaming() as (ring, simulation):
         simulation.set_far_speed(latency=16, rate=4, node=ring.nodes - 1)
         assessor = Random(seed)
         run = assessor.run = run_of(ring, assessor=assessor, traced=True)
@@ -112,11 +112,11 @@ def test_random_edits():
         assert inside >= 10
         assert len(run.refused) >= 10
         assert {edit.kind for edit in run.log} == set(Kind)
-    golden = RelayRun(examples(), structure_of(), workers=2, optimizer=optimizer(), edits=run.log)
+    golden = GoldenStreaming(examples(), structure_of(), workers=2, optimizer=optimizer(), edits=run.log)
     do(golden, len(run.reports))
     assert golden.digest == run.digest
     for sets, latency, threads in ((len(run.reports), 3, 1), (6, 40, 2)):
-        with open_relay(latency=latency, threads=threads) as (ring, simulation):
+        with open_streaming(latency=latency, threads=threads) as (ring, simulation):
             for rank in range(ring.nodes):
                 simulation.set_far_speed(latency=5 + 10 * rank, rate=1 + rank % 2, node=rank)
             again = run_of(ring, edits=run.log)
@@ -130,7 +130,7 @@ def test_random_edits():
 def test_a_node_that_refuses():
     """A node that was given something else than the digest says: the edit is taken back on the others, the run goes
     on, and the same edit is accepted with a later number. A late and an old one are refused."""
-    with open_relay() as (ring, _):
+    with open_streaming() as (ring, _):
         run = run_of(ring)
         do(run, 2)
         relay = run.relay
@@ -160,7 +160,7 @@ def test_a_node_that_refuses():
 
 def test_an_edit_outlives_a_failed_set():
     """A set that ends badly, and a reset of the links, leave the edit waiting: it holds from its own set on."""
-    with open_relay() as (ring, _):
+    with open_streaming() as (ring, _):
         run = run_of(ring)
         do(run, 2)
         programs = [[list(commands) for commands in program] for program in ring.programs._programs]
@@ -185,7 +185,7 @@ def test_no_room():
     """Edits that leave no place for lists beside those of the running set, or for a unit on the server."""
     small = dataclasses.replace(worker_of(RELAY[0]), activation_words=960)
     data = examples()
-    with open_relay() as (ring, _):
+    with open_streaming() as (ring, _):
         run = NodeRun(ring, data, structure_of(worker=small), optimizer=optimizer())
         do(run)
         refuses("Edit must leave a place for 384 elements of lists among the 960 of a worker's activation memory, "

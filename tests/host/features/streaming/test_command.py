@@ -7,7 +7,7 @@ import time
 import pytest
 
 from host.features.streaming import node_run, steps
-from host.labs.relay import experiment
+from host.labs.streaming import experiment
 from host.models.digits import digits
 from host.run import files
 from host.training import checkpoint
@@ -18,7 +18,7 @@ from tests.host.results import report
 def have_small_nodes(monkeypatch):
     """Make runs use nodes of small memories."""
     worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
-    monkeypatch.setattr(steps, "relay_nodes", lambda *, windows, **sizes: node_run.RelayNodes(
+    monkeypatch.setattr(steps, "streaming_nodes", lambda *, windows, **sizes: node_run.StreamingNodes(
         worker, server, node_run.worker_of(worker, windows=windows)))
 
 

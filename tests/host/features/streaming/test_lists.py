@@ -1,5 +1,5 @@
 """Commands of a set on golden nodes of a relay: host/features/streaming/lists.py and
-sim/golden/features/streaming/relay_nodes.py.
+sim/golden/features/streaming/streaming_nodes.py.
 """
 
 import dataclasses
@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from host.features.compute.instructions import Array
-from host.features.streaming.lists import compile_relay, relay_program
-from host.features.streaming.plan import Worker, make_relay_plan
+from host.features.streaming.lists import compile_streaming, streaming_program
+from host.features.streaming.plan import Worker, make_streaming_plan
 from sim.arithmetic import functions
 from sim.golden import ring
 from sim.golden.features.programs.program import timeline
-from sim.golden.features.streaming.relay import Server, relay_set
-from sim.golden.features.streaming.relay_nodes import RelayNodes
+from sim.golden.features.streaming.streaming import Server, streaming_set
+from sim.golden.features.streaming.streaming_nodes import StreamingNodes
 from sim.golden.nodes import Placed
 from tests.refusals import refuses
 
@@ -41,16 +41,16 @@ class Bench:
     """Golden nodes, and beside them the model of sets."""
 
     def __init__(self, widths, *, workers, count, microbatch, lengths=None, recompute=True, formats=(), **changes):
-        plan = make_relay_plan(widths, worker=worker(**changes), count=count, microbatch=microbatch)
+        plan = make_streaming_plan(widths, worker=worker(**changes), count=count, microbatch=microbatch)
         formats = formats or ["raw"] * plan.last
         self.plan = dataclasses.replace(plan, units=tuple(
             dataclasses.replace(unit, format=formats[unit.layer - 1]) for unit in plan.units))
-        self.lists = compile_relay(self.plan, array=ARRAY, recompute=recompute)
+        self.lists = compile_streaming(self.plan, array=ARRAY, recompute=recompute)
         self.lengths = lengths or [[microbatch] * count] * workers
-        self.program = relay_program(self.lists, lengths=self.lengths, depth=1024)
+        self.program = streaming_program(self.lists, lengths=self.lengths, depth=1024)
         self.model = server(self.plan)
         memories = self.plan.worker
-        self.nodes = RelayNodes(workers, weights=np.concatenate(self.model.masters), planes=2,
+        self.nodes = StreamingNodes(workers, weights=np.concatenate(self.model.masters), planes=2,
                                 gradient_words=memories.gradient_words, engine=ARRAY.engine(),
                                 activation_words=memories.activation_words, far_words=memories.far_words)
         self.nodes.settings = SETTINGS
@@ -74,7 +74,7 @@ class Bench:
         self.nodes.run(self.program.placed(len(self.lengths) + 1), seed=number)
         if len({length for mine in self.lengths for length in mine[:-1]}) > 1:
             raise ValueError("Microbatches of the model must be full but for the last one")
-        loss, _ = relay_set(self.model, shares, SETTINGS, microbatch=self.lengths[0][0], functions=functions)
+        loss, _ = streaming_set(self.model, shares, SETTINGS, microbatch=self.lengths[0][0], functions=functions)
         losses = [[self.nodes.far[rank, plan.far("loss", microbatch).base] for microbatch in range(plan.count)]
                   for rank in range(len(shares))]
         total = np.float32(0)
@@ -151,9 +151,9 @@ def test_lists_are_those_of_the_plan():
 @pytest.mark.parametrize("layers", [4, 16])
 def test_moved_words_of_inner_layers(layers):
     """Words that a microbatch of 8 of a 64 x 64 layer moves: 1,024 forward and 1,536 backward."""
-    plan = make_relay_plan([64] * layers + [10], count=3, microbatch=8, worker=Worker(
+    plan = make_streaming_plan([64] * layers + [10], count=3, microbatch=8, worker=Worker(
         weight_words=8320, gradient_words=8320, activation_words=8192, far_words=1 << 16))
-    program = relay_program(compile_relay(plan, array=ARRAY), lengths=[[8] * 3] * 4, depth=1024)
+    program = streaming_program(compile_streaming(plan, array=ARRAY), lengths=[[8] * 3] * 4, depth=1024)
     for way, words in (("forward", 1024), ("backward", 1536)):
         moved = [task.fields["length"] for task in program.tasks if f"{way} 1 2" in task.name and task.queue == 2]
         assert sum(moved) == words
@@ -183,9 +183,9 @@ def test_wrong_parameters():
     bench = Bench([16] * 3 + [10], workers=1, count=2, microbatch=4)
     for lengths in ([[4]], [[4, 5]], [[4, 0]]):
         with pytest.raises(ValueError, match=r"^Lengths of a worker must be 2 of 1 to 4 examples, not \["):
-            relay_program(bench.lists, lengths=lengths)
+            streaming_program(bench.lists, lengths=lengths)
     with pytest.raises(ValueError, match=r"^Array must have the 4 lanes of the plan's worker, not 2$"):
-        compile_relay(bench.plan, array=Array(rows=2, lanes=2))
-    fresh = RelayNodes(1, weights=np.zeros(32, np.uint32), gradient_words=32)
+        compile_streaming(bench.plan, array=Array(rows=2, lanes=2))
+    fresh = StreamingNodes(1, weights=np.zeros(32, np.uint32), gradient_words=32)
     with pytest.raises(ValueError, match=r"^Settings must be latched before an update$"):
         fresh.execute(Placed("PUSH", [{"length": 32, "root": 1}] * 2, True), [0, 1])

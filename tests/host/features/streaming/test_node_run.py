@@ -16,16 +16,16 @@ from host.driver.trace import TraceError
 from host.features.compute.instructions import Array
 from host.features.programs.program import CompiledProgram
 from host.features.streaming.edits import Kind, Structure
-from host.features.streaming.lists import compile_relay, relay_program
+from host.features.streaming.lists import compile_streaming, streaming_program
 from host.features.streaming.node_run import NodeRun, worker_of
-from host.features.streaming.ring import RelayRing, SetOutcome
-from host.features.streaming.run import RelayRun, Underflow
+from host.features.streaming.ring import SetOutcome, StreamingRing
+from host.features.streaming.run import GoldenStreaming, Underflow
 from host.features.streaming.timeline import Far, set_times
 from host.models.digits import Dataset
 from host.training.optimizers import SGD, Adam
 from sim.golden import ring as golden
 from sim.golden.codecs import WEIGHT_CODECS
-from sim.golden.features.streaming.relay import Counts, counts, push_sum
+from sim.golden.features.streaming.streaming import Counts, counts, push_sum
 from tests.host import rings
 from tests.host.features.streaming.sets import do
 from tests.refusals import refuses
@@ -34,7 +34,7 @@ RELAY = rings.MIXED["relay"]
 WORKER, SERVER = RELAY[0], RELAY[-1]
 MICROBATCH = 8
 
-open_relay = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, timeout=50_000)
+open_streaming = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, timeout=50_000)
 
 
 def structure_of(widths, count, rate):
@@ -48,7 +48,7 @@ def some(data, count):
 def test_four_layers(data):
     """Three sets of four layers, of which the second has twice as many microbatches, with the golden bits; stalls are
     those of the timeline, and words on the chip those of two windows, two accumulators and seven buffers."""
-    with open_relay(host_port=False) as (ring, simulation):
+    with open_streaming(host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=16, rate=4, node=ring.nodes - 1)
         run = NodeRun(ring, some(data, 200), structure_of((64, 64, 64, 64, 10), 1, 0.05),
                       optimizer=SGD(0.05, momentum=0.9), traced=True)
@@ -83,7 +83,7 @@ def test_four_layers(data):
 
 def test_parts_of_a_layer_and_words(data):
     """A layer that is larger than a window comes in two parts; far memories move the words of the program's moves."""
-    with open_relay(host_port=False) as (ring, simulation):
+    with open_streaming(host_port=False) as (ring, simulation):
         run = NodeRun(ring, some(data, 50), structure_of((64, 96, 10), 2, 0.05), optimizer=SGD(0.05))
         do(run)
         before = [sum(simulation.far_memory(rank)[1:]) for rank in range(3)]
@@ -91,7 +91,8 @@ def test_parts_of_a_layer_and_words(data):
         moved = [sum(simulation.far_memory(rank)[1:]) - words for rank, words in enumerate(before)]
         assert [unit.words for unit in run.server.units] == [65 * 48, 65 * 48, 970]
         plan = run.reports[-1].structure.plan
-        program = relay_program(compile_relay(plan, array=Array(rows=4, lanes=4)), lengths=[[MICROBATCH] * 2] * 2,
+        program = streaming_program(compile_streaming(plan, array=Array(rows=4, lanes=4)),
+                                    lengths=[[MICROBATCH] * 2] * 2,
                                 depth=WORKER.programs.depth)
         planned = sum(task.fields["length"] for task in program.tasks if task.operation.startswith("MOVE"))
         given = 2 * (plan.far("x", 0, 1).length + plan.far("labels", 0).length + plan.far("loss", 0).length)
@@ -105,7 +106,7 @@ def test_parts_of_a_layer_and_words(data):
 
 def test_edits_and_adam(data):
     """A layer more, other rates, a layer less: nodes have the golden bits before and behind every edit."""
-    with open_relay(host_port=False) as (ring, _):
+    with open_streaming(host_port=False) as (ring, _):
         run = NodeRun(ring, some(data, 100), structure_of((64, 32, 10), 1, 0.01), optimizer=Adam(0.01))
         for layer, kind, value in ((2, Kind.ADD, 32), (0, Kind.RATE, 0.005), (2, Kind.REMOVE, 32)):
             do(run)
@@ -122,7 +123,7 @@ def formatted(formats, count=1, rate=0.05):
 
 def test_formats_and_counts(data):
     """Layers in four formats, of which two change, with golden bits and counts; assessors see the server's."""
-    with open_relay(host_port=False) as (ring, _):
+    with open_streaming(host_port=False) as (ring, _):
         run = NodeRun(ring, some(data, 100), formatted(FETCH_FORMATS), optimizer=SGD(0.05, momentum=0.9))
         do(run)
         for layer, name in ((1, "mx9"), (4, "mx4")):
@@ -147,11 +148,11 @@ def test_formats_and_counts(data):
 
 def test_underflow(data):
     """The rule reads the server's own counts: layers in mx4 become mx6, as on golden nodes."""
-    with open_relay(host_port=False) as (ring, _):
+    with open_streaming(host_port=False) as (ring, _):
         options = {"optimizer": SGD(0.05, momentum=0.9)}
         run, model = (kind(*place, some(data, 100), formatted(("mx4", "mx4")), **options,
                            assessor=Underflow(sets=2), **more)
-                      for kind, place, more in ((NodeRun, (ring,), {}), (RelayRun, (), {"workers": 2})))
+                      for kind, place, more in ((NodeRun, (ring,), {}), (GoldenStreaming, (), {"workers": 2})))
         for one in (run, model):
             do(one, 5)
         assert run.compare()
@@ -175,7 +176,7 @@ def test_fetch(seed):
     """BROADCASTs that follow each other in any formats, of any numbers: bits and counts of the golden codecs. An
     entry that there is not is not counted, and others keep what they have."""
     generator = np.random.default_rng(seed)
-    with open_relay(host_port=False) as (ring, simulation):
+    with open_streaming(host_port=False) as (ring, simulation):
         *workers, server = ring.devices
         number = server.config.memory_map["counts"].number
         table = np.zeros((64, 4), np.uint32)
@@ -217,7 +218,7 @@ def test_fetch(seed):
 def test_fetch_refused():
     """Formats that there are not, roots that cannot encode, and nodes that expect different ones; counts of a command
     that fails are those until then."""
-    with open_relay(host_port=False) as (ring, simulation):
+    with open_streaming(host_port=False) as (ring, simulation):
         for rank, root, format in ((0, 2, 4), (2, 2, 15), (0, 0, 1), (2, 1, 3)):
             device = ring.devices[rank]
             device.push(Command(operation=Operation.BROADCAST, rank=rank, size=3, root=root, length=32,
@@ -258,7 +259,7 @@ def test_nodes_without_formats():
 def test_push(seed):
     """Sums of sparse gradients along the workers, at bases of their own; workers' weights stay as they are."""
     generator = np.random.default_rng(seed)
-    with open_relay(host_port=False) as (ring, simulation):
+    with open_streaming(host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=int(generator.integers(1, 60)), rate=1, node=2)
         ring.settings.write(SGD(0.25, momentum=0.5).settings(1, gradient_scale=0.5))
         for number, length in enumerate((1, 33, 700, int(generator.integers(1, 4000))), 1):
@@ -293,7 +294,7 @@ def test_push(seed):
 
 def test_refused():
     """A root that is a worker, a server that is none, and rings that are no relay."""
-    with open_relay(host_port=False) as (ring, _):
+    with open_streaming(host_port=False) as (ring, _):
         for rank, root in ((0, 0), (1, 1), (2, 0)):
             ring.devices[rank].push(Command(operation=Operation.PUSH, rank=rank, size=3, root=root, length=32))
             assert ring.devices[rank].pop_event(1000).status == EventStatus.BAD_RANK
@@ -303,7 +304,7 @@ def test_refused():
     for configs in ((WORKER,), (SERVER, WORKER), (WORKER, SERVER, SERVER)):
         roles = ", ".join(type(config.role).__name__.lower() for config in configs)
         with pytest.raises(ValueError, match=rf"^Nodes must be workers and as the last one a server, not {roles}$"):
-            RelayRing(Ring([Device(None, config) for config in configs]), type("Lists", (), {"plan": plan}))
+            StreamingRing(Ring([Device(None, config) for config in configs]), type("Lists", (), {"plan": plan}))
 
 
 def test_times_of_no_trace():

@@ -5,8 +5,15 @@ import dataclasses
 import pytest
 
 from host.features.compute.memory.checker import overlaps
-from host.features.streaming.plan import RelayPlan, Worker, check_server, cut, largest_microbatch, make_relay_plan
-from sim.golden.features.streaming.relay import Unit, units_of
+from host.features.streaming.plan import (
+    StreamingPlan,
+    Worker,
+    check_server,
+    cut,
+    largest_microbatch,
+    make_streaming_plan,
+)
+from sim.golden.features.streaming.streaming import Unit, units_of
 from tests.refusals import refuses
 
 #: Room for layers of 64 x 64.
@@ -14,7 +21,7 @@ WORKER = Worker(weight_words=8320, gradient_words=8320, activation_words=8192, f
 
 
 def plan(*, layers=4, count=3, microbatch=8, worker=WORKER):
-    return make_relay_plan([64] * layers + [10], worker=worker, count=count, microbatch=microbatch)
+    return make_streaming_plan([64] * layers + [10], worker=worker, count=count, microbatch=microbatch)
 
 
 @pytest.mark.parametrize("layers", [4, 8, 16])
@@ -52,13 +59,13 @@ def test_far_memory():
 
 
 def test_largest_microbatch():
-    found = make_relay_plan([64] * 4 + [10], worker=WORKER, count=3)
+    found = make_streaming_plan([64] * 4 + [10], worker=WORKER, count=3)
     assert found.microbatch == 16
     refuses("Microbatches of 17 and lists must take at most the 8,192 elements of a worker's activation memory, not "
             "8,448", plan, microbatch=17)
-    assert make_relay_plan([64] * 4 + [10], worker=WORKER, count=3, most=8).microbatch == 8
+    assert make_streaming_plan([64] * 4 + [10], worker=WORKER, count=3, most=8).microbatch == 8
     narrow = dataclasses.replace(WORKER, far_words=8192)
-    assert make_relay_plan([64] * 4 + [10], worker=narrow, count=3).microbatch == 8
+    assert make_streaming_plan([64] * 4 + [10], worker=narrow, count=3).microbatch == 8
 
 
 def test_digest_is_of_the_program():
@@ -81,7 +88,7 @@ def test_cut(window, parts):
 
 
 def test_parts_share_no_window_with_the_execution_before():
-    found = make_relay_plan([64, 64, 64, 10], worker=dataclasses.replace(WORKER, weight_words=4160), count=2,
+    found = make_streaming_plan([64, 64, 64, 10], worker=dataclasses.replace(WORKER, weight_words=4160), count=2,
                             microbatch=8)
     assert [unit.first for unit in found.units] == [0, 32, 0, 32, 0]
     assert found.windows[0] == [0, 1, 0, 1, 0]
@@ -102,13 +109,13 @@ def test_refusals():
             units_of([64, 64, 10]), planes=2, far_words=0)
     check_server(units_of([64, 64, 10]), planes=2, far_words=14_496)
     with pytest.raises(ValueError, match=r"^Resident units must be at most the 3 windows of a worker, not 5$"):
-        make_relay_plan([16] * 6, worker=dataclasses.replace(WORKER, windows=3), count=1)
+        make_streaming_plan([16] * 6, worker=dataclasses.replace(WORKER, windows=3), count=1)
     refuses("Windows of a worker must be 2 or more, not 1", dataclasses.replace, WORKER, windows=1)
     refuses("Activations of 3 microbatches of 8 must take at most the 4,096 words of a worker's far memory, not "
             "7,872", plan, worker=dataclasses.replace(WORKER, far_words=4096))
     refuses("Microbatches of 1 and lists must take at most the 256 elements of a worker's activation memory, not 768",
-            make_relay_plan, [64, 64, 10], worker=dataclasses.replace(WORKER, activation_words=256), count=1)
+            make_streaming_plan, [64, 64, 10], worker=dataclasses.replace(WORKER, activation_words=256), count=1)
     refuses("Microbatches must be 1 or more, not 0", plan, count=0)
     refuses("Microbatch must be of 1 to 4,095 examples, not 0", plan, microbatch=0)
     refuses("Examples must be 1 or more, not 0", largest_microbatch, units_of([64, 10]), worker=WORKER, most=0)
-    assert isinstance(plan(), RelayPlan)
+    assert isinstance(plan(), StreamingPlan)

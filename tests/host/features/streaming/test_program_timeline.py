@@ -6,10 +6,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from host.features.streaming.lists import RelayLists, relay_program
-from host.features.streaming.plan import Worker, make_relay_plan
-from host.features.streaming.timeline import Costs, Far, packet_cycles, program_run, relay_run
-from sim.golden.features.streaming.relay import Unit
+from host.features.streaming.lists import StreamingLists, streaming_program
+from host.features.streaming.plan import Worker, make_streaming_plan
+from host.features.streaming.timeline import Costs, Far, packet_cycles, program_run, streaming_timeline
+from sim.golden.features.streaming.streaming import Unit
 
 #: Moves of a microbatch of 64 elements, and of 32: 37 and 29 cycles in, 23 and 15 out.
 FAST = Far(rate=Fraction(4), latency=16)
@@ -21,9 +21,9 @@ AT_ONCE = {"gap": 0, "delay": 0}
 def planned(widths, count, microbatch=4, window=4160):
     """Units and program of a set; its lists have places, but no words."""
     worker = Worker(weight_words=2 * window, gradient_words=2 * window, activation_words=8192, far_words=1 << 17)
-    plan = make_relay_plan(widths, worker=worker, count=count, microbatch=microbatch)
-    lists = RelayLists(plan=plan, words=np.zeros(0, np.uint32), places=dict.fromkeys(plan.keys, 0), base=0)
-    return plan.units, relay_program(lists, lengths=[[microbatch] * count], depth=1024)
+    plan = make_streaming_plan(widths, worker=worker, count=count, microbatch=microbatch)
+    lists = StreamingLists(plan=plan, words=np.zeros(0, np.uint32), places=dict.fromkeys(plan.keys, 0), base=0)
+    return plan.units, streaming_program(lists, lengths=[[microbatch] * count], depth=1024)
 
 
 def uniform(layers, costs, count, far, **options):
@@ -84,7 +84,7 @@ def test_timelines_are_the_same_without_moves(seed):
     units, program = planned((16,) * layers + (8,), count, window=160 if seed % 2 else 4160)
     assert (len(units) > layers) == (seed % 2 and layers > 1), f"{seed=}"
     costs = [Costs(*map(int, generator.integers(1, 300, 4))) for _ in units]
-    mine, other = program_run(program, costs, None, **AT_ONCE), relay_run(units, costs, count)
+    mine, other = program_run(program, costs, None, **AT_ONCE), streaming_timeline(units, costs, count)
     assert (mine.end, mine.busy, mine.stalled) == (other.end, other.busy, other.stalled), f"{seed=}"
     link = [sorted((event.start, event.end, event.kind, event.unit) for event in run.events
                    if event.kind in ("fetch", "push")) for run in (mine, other)]

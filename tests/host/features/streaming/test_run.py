@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from host.features.streaming.edits import Kind, RefusedError, Structure, edited
-from host.features.streaming.run import Plateau, RelayRun, SetReport, Together, Underflow, accuracy_of
-from host.labs.relay.experiment import CASES, WORKER, choices, failures, learn, replay_log, row_of, stalls
+from host.features.streaming.run import GoldenStreaming, Plateau, SetReport, Together, Underflow, accuracy_of
+from host.labs.streaming.experiment import CASES, WORKER, choices, failures, learn, replay_log, row_of, stalls
 from host.models.digits import digits
 from host.training.optimizers import SGD, Adam
-from sim.golden.features.streaming.relay import Counts
+from sim.golden.features.streaming.streaming import Counts
 from tests.host.features.streaming.sets import do
 from tests.refusals import refuses
 
@@ -23,7 +23,7 @@ def structure(widths=(64, 16, 10), form="raw", **changes):
 
 
 def run_of(first, *, optimizer=None, **options):
-    return RelayRun(DATA, first, workers=2, optimizer=optimizer or SGD(first.rate, momentum=0.9), **options)
+    return GoldenStreaming(DATA, first, workers=2, optimizer=optimizer or SGD(first.rate, momentum=0.9), **options)
 
 
 def report(number, loss, *, zeros=(), base=None):
@@ -85,7 +85,7 @@ def test_layers_come_and_go(optimizer):
     assert [len(one.structure.widths) for one in run.reports] == [3] * 3 + [4] * 3 + [3] * 4
     assert run.reports[-1].structure.rate == np.float32(0.05)
     assert [unit.length for unit in run.server.units] == [len(master) for master in run.server.masters]
-    again = RelayRun(DATA, structure(), workers=2, optimizer=optimizer, edits=run.log)
+    again = GoldenStreaming(DATA, structure(), workers=2, optimizer=optimizer, edits=run.log)
     do(again, 10)
     assert again.digest == run.digest
 

@@ -11,10 +11,10 @@ from host.features.streaming.timeline import (
     execution_cycles,
     link_cycles,
     microbatches,
-    relay_run,
+    streaming_timeline,
     uniform,
 )
-from sim.golden.features.streaming.relay import Unit, accesses, units_of
+from sim.golden.features.streaming.streaming import Unit, accesses, units_of
 from tests.refusals import refuses
 
 #: A 64 x 64 layer, 16 units, microbatches of 8, and 4 workers.
@@ -62,7 +62,7 @@ def test_choice_for_a_classifier(form, count):
     units = [dataclasses.replace(unit, format=form) for unit in units_of([64] * 17 + [10])]
     costs = costs_of(units, workers=4, microbatch=8, macs=16)
     assert microbatches(costs) == count
-    assert relay_run(units, costs, count).stall == 0
+    assert streaming_timeline(units, costs, count).stall == 0
 
 
 def test_recomputing_nothing_leaves_the_choice():
@@ -91,7 +91,7 @@ def test_parts_of_a_layer():
     """Backward, parts come in ascending order; each part is pushed once, and no window is overwritten in use."""
     units = [Unit(1, 64, 64), Unit(2, 64, 32), Unit(2, 64, 32, 32), Unit(3, 64, 10)]
     assert accesses(units) == ([0, 1, 2, 3], [3, 1, 2, 0])
-    run = relay_run(units, [Costs(150, 150, 100, 200)] * 4, 1)
+    run = streaming_timeline(units, [Costs(150, 150, 100, 200)] * 4, 1)
     assert sorted(event.unit for event in run.events if event.kind == "push") == [0, 1, 2, 3]
     held: dict[int, int] = {}
     executed = {}
@@ -106,7 +106,7 @@ def test_parts_of_a_layer():
 
 def test_wrong_parameters():
     refuses("Microbatches must be 1 or more, not 0", uniform, 2, COSTS, 0)
-    refuses("Units must be one or more, each with its costs, not 0 with 0", relay_run, [], [], 1)
+    refuses("Units must be one or more, each with its costs, not 0 with 0", streaming_timeline, [], [], 1)
     refuses("Units must be one or more, not none", microbatches, [])
     refuses("Workers must be 1 or more, not 0", link_cycles, 32, workers=0)
     refuses("Rate of the server's far memory must be above zero, not 0", link_cycles, 32, workers=1, rate=0)

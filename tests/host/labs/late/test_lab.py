@@ -1,4 +1,4 @@
-"""Training with late gradients on golden nodes: rounds, fates, and ways that must agree."""
+"""Training with late gradients on golden nodes: rounds, statuses, and ways that must agree."""
 
 import dataclasses
 import re
@@ -17,13 +17,14 @@ def test_ways(data):
     """Waiting drops and folds nothing; without weight, folding is dropping."""
     found = {late: learn(data, dataclasses.replace(SMALL, late=late), points=2) for late in Late}
     wait, fold, drop = (found[late] for late in (Late.WAIT, Late.APPLY, Late.DROP))
-    assert (wait.counts["folded"], wait.counts["dropped"]) == (0, 0)
+    assert (wait.counts["applied_late"], wait.counts["dropped"]) == (0, 0)
     assert wait.counts["computed"] == wait.counts["applied"] == 4 * len(wait.cycles)
     assert len(fold.cycles) == len(drop.cycles) > 1.5 * len(wait.cycles)
-    assert fold.counts["folded"] > 0
+    assert fold.counts["applied_late"] > 0
     for outcome in found.values():
         counts = outcome.counts
-        assert counts["computed"] == sum(counts[fate] for fate in ("applied", "folded", "dropped", "pending"))
+        assert counts["computed"] == sum(counts[status] for status in (
+            "applied", "applied_late", "dropped", "pending"))
         assert outcome.cycles == sorted(outcome.cycles)
         assert outcome.cycles[-1] <= SMALL.cycles
         assert len(outcome.losses) == len(outcome.cycles)
@@ -38,7 +39,7 @@ def test_two_laggards_and_a_deadline(data):
     waiting = learn(data, config, points=2)
     closed = learn(data, dataclasses.replace(config, deadline=500), points=2)
     assert len(closed.cycles) > 1.3 * len(waiting.cycles)
-    assert closed.counts["folded"] > waiting.counts["folded"]
+    assert closed.counts["applied_late"] > waiting.counts["applied_late"]
 
 
 def test_waiting_has_no_deadline(data):

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from hdl.config import NodeConfig
+from host.cycles.collective import collective_cycles
 from host.cycles.costs import Format, Zeros
 from host.cycles.estimate import Collective, Costs
 from host.cycles.timing import timing_of
-from host.cycles.walk import walk
 from host.labs.predict.model import Step, format_of, model_of, predict, sizes
 from sim.golden.features.programs.program import GAP
 from tests.present import needs
@@ -53,7 +53,8 @@ def test_no_formats(text):
 
 def test_a_vector_is_one_update():
     found = predict(model_of("5000"), "dense", Step(), nodes=3, latency=20, clock=1e6)
-    one = walk(Collective.FUSED_UPDATE, Format(), timing_of(NodeConfig()), length=5024, nodes=3, latency=20)
+    one = collective_cycles(Collective.FUSED_UPDATE, Format(), timing_of(NodeConfig()), length=5024, nodes=3,
+                            latency=20)
     assert (found.communicate, found.words, found.compute) == (Costs.latch + one.cycles, one.words, 0)
     assert found.seconds == found.cycles / 1e6
     assert 0 <= found.cycles - found.communicate <= 2 * GAP

@@ -1,0 +1,134 @@
+"""READY and CLOSE: what nodes tell rank 0 of their gradients, and what it tells them of rounds."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.sequencer import place_layout
+from hdl.features.quorum.layouts import INDEX_BITS, closing_layout, quorum_signature
+from hdl.features.replay.control_word import ControlType, control_layout, message_layout, ready_layout
+
+__all__ = ["CLOSE_WORDS", "QuorumRelay"]
+
+#: Words of a CLOSE: tag, masks, index.
+CLOSE_WORDS = 3
+
+
+class QuorumRelay(wiring.Component):
+    """Hand on READYs towards rank 0, and a CLOSE from there once round the ring.
+
+    Rank 0 takes off both, so words of rounds wait for none that comes behind them: rank 0 takes all that come, and
+    the other nodes wait for their successor alone. An own READY goes before words that come, but never into the
+    middle of a message. A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, and a round is
+    ``closed`` in the cycle after the last word of its CLOSE was taken.
+
+    A node without a place sends nothing, and drops what comes; so does a node with its own READYs, in a ring that has
+    no rank 0. ``o`` is registers; ``i.ready`` depends combinationally on ``i``, ``o.ready`` and ``rounds.ready``.
+
+    Members
+    -------
+    i : In(stream of message_layout())
+        READYs and CLOSEs of the predecessor.
+    o : Out(stream of message_layout())
+        To the successor.
+    place : In(place_layout())
+    alive : In(1)
+        Some node is at work.
+    rounds : In(quorum_signature())
+    reset_link : In(1)
+        Level: forget everything.
+    """
+
+    latency = 1
+
+    i: In(stream.Signature(message_layout()))
+    o: Out(stream.Signature(message_layout()))
+    place: In(place_layout())
+    alive: In(1)
+    rounds: In(quorum_signature())
+    reset_link: In(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        rounds, place = self.rounds, self.place
+        word = self.i.payload
+        header, ready = data.View(control_layout(), word.data), data.View(ready_layout(), word.data)
+        count = Signal(range(CLOSE_WORDS))  # words of a CLOSE that have come, or were sent
+        sent = Signal(range(CLOSE_WORDS))
+        known = place.size != 0
+        first = known & (place.rank == 0)
+        is_ready, is_close = Signal(), Signal()
+        wanted, free, taken, mine = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            rounds.place.eq(place),
+            rounds.alive.eq(self.alive),
+            is_ready.eq(word.first & (ready.type == ControlType.READY) & (ready.zeros == 0)),
+            is_close.eq(Mux(word.first, (header.type == ControlType.CLOSE) & (header.words == CLOSE_WORDS - 1),
+                            count != 0)),
+            free.eq(self.o.ready | ~self.o.valid),
+            # What is to be handed on.
+            wanted.eq(known & ~first & (is_close | (is_ready & (ready.source != place.rank)))),
+            mine.eq(rounds.ready.valid & known & ~first & (count == 0)),
+            self.i.ready.eq(Mux(first, rounds.heard.ready | ~is_ready, ~wanted | (free & ~mine))),
+            taken.eq(self.i.valid & self.i.ready),
+            # At rank 0, its own gradients are heard when no others are.
+            rounds.heard.valid.eq(first & ((self.i.valid & is_ready) | rounds.ready.valid)),
+            rounds.ready.ready.eq(Mux(first, rounds.heard.ready & ~(self.i.valid & is_ready), mine & free)),
+        ]
+        own = Signal(ready_layout())
+        m.d.comb += [
+            own.type.eq(ControlType.READY),
+            own.source.eq(place.rank),
+            own.slot.eq(rounds.ready.payload.slot),
+            own.tag.eq(rounds.ready.payload.tag),
+        ]
+        heard = Mux(self.i.valid & is_ready, ready.as_value(), own.as_value())
+        heard = data.View(ready_layout(), heard)
+        m.d.comb += [
+            rounds.heard.payload.source.eq(heard.source), rounds.heard.payload.slot.eq(heard.slot),
+            rounds.heard.payload.tag.eq(heard.tag),
+        ]
+
+        # A CLOSE of this node, word by word.
+        given = rounds.close.payload
+        words = [Signal(32, name=f"close_{n}") for n in range(CLOSE_WORDS)]
+        head = data.View(control_layout(), words[0])
+        m.d.comb += [
+            head.type.eq(ControlType.CLOSE), head.words.eq(CLOSE_WORDS - 1), head.tag.eq(given.tag),
+            words[1][:16].eq(given.on_time), words[1][16:].eq(given.late), words[2].eq(given.index),
+        ]
+        closes = first & rounds.close.valid
+        m.d.comb += rounds.close.ready.eq(first & free & (sent == CLOSE_WORDS - 1))
+
+        payload = self.o.payload
+        with m.If(free):
+            m.d.sync += self.o.valid.eq(mine | closes | (wanted & self.i.valid))
+            m.d.sync += payload.eq(word)
+            with m.If(mine):
+                m.d.sync += [payload.data.eq(own), payload.first.eq(1), payload.last.eq(1)]
+            with m.If(first):
+                m.d.sync += [payload.first.eq(sent == 0), payload.last.eq(sent == CLOSE_WORDS - 1)]
+                with m.Switch(sent):
+                    for n in range(CLOSE_WORDS):
+                        with m.Case(n):
+                            m.d.sync += payload.data.eq(words[n])
+                with m.If(closes):
+                    m.d.sync += sent.eq(Mux(sent == CLOSE_WORDS - 1, 0, sent + 1))
+
+        # A CLOSE that comes.
+        closing = rounds.closing
+        came = Signal(closing_layout())
+        m.d.comb += closing.eq(came)
+        m.d.sync += rounds.closed.eq(0)
+        with m.If(taken & is_close & known):
+            m.d.sync += count.eq(Mux(count == CLOSE_WORDS - 1, 0, count + 1))
+            with m.Switch(count):
+                with m.Case(0):
+                    m.d.sync += came.tag.eq(header.tag)
+                with m.Case(1):
+                    m.d.sync += [came.on_time.eq(word.data[:16]), came.late.eq(word.data[16:])]
+                with m.Default():
+                    m.d.sync += [came.index.eq(word.data[:INDEX_BITS]), rounds.closed.eq(1)]
+        with m.If(self.reset_link):
+            m.d.sync += [self.o.valid.eq(0), rounds.closed.eq(0), count.eq(0), sent.eq(0)]
+        return m

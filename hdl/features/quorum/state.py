@@ -1,0 +1,210 @@
+"""A node's gradients of rounds: which slot has which, and what becomes of each when a round is closed."""
+
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.features.quorum.layouts import (
+    SLOTS,
+    closing_layout,
+    counts_layout,
+    judge,
+    own_ready_layout,
+    resumed_layout,
+    slot_layout,
+    weights_layout,
+    work_layout,
+)
+
+__all__ = ["QuorumState"]
+
+
+class QuorumState(wiring.Component):
+    """Keep the slots of a node and its part in the round at work, and count what becomes of gradients.
+
+    A slot is free, or its gradient is being computed, is pending, or is taken by a closed round that has not ended.
+    A computation that ends is judged by the latest closed round, at most :attr:`latency` cycles later: its gradient
+    becomes pending, and rank 0 is told of it once; or it is too late for any weight, and is dropped. When a round is
+    closed, :attr:`latency` cycles later the node's gradient of that round is taken if the round has it in time, and
+    the oldest one with a weight if the round has one of this node late; those that are too late for any weight are
+    dropped, and their slots are free. Weights must not grow with the age: so it makes no difference to what becomes
+    of a gradient whether its computation ends before rounds are closed without it, or behind them.
+
+    So each gradient is applied, folded, or dropped, in the cycle in which its slot stops to be pending, or it is
+    pending. A reset drops those that are.
+
+    There is one closed round beyond the one at work: rank 0 closes no round before its own part in the one before
+    has ended, in which this node has had its own part.
+
+    All outputs depend on registers alone, but for ``over``, on ``tag``, and ``known``, on ``asked``.
+
+    Members
+    -------
+    rank : In(4)
+    weights : In(weights_layout())
+    closed : In(1), closing : In(closing_layout())
+        See :func:`~hdl.features.quorum.layouts.quorum_signature`.
+    tag : In(16)
+        Round of the gradient that is to be computed.
+    over : Out(1)
+        That round is closed.
+    room : Out(1), slot : Out(1)
+        Some slot is free, and which is the first of them.
+    begun : In(1), into : In(1)
+        That gradient is computed in this free slot from now on; there is one at a time.
+    ended, good : In(1)
+        It is over, and well: the gradient is judged. Otherwise the slot is free.
+    resumed : In(resumed_layout())
+        When its ``ready`` rises, the gradient in a slot is pending; it counts as computed.
+    asked : In(16)
+        Round that the node waits for.
+    known : Out(1)
+        It is closed.
+    taken : In(1)
+        That round is at work from the next cycle on.
+    work : Out(work_layout())
+        This node's part in the round at work.
+    finished : In(1)
+        That round has ended.
+    ready : Out(stream of own_ready_layout())
+    slots : Out(array of slot_layout())
+    count : Out(counts_layout())
+    reset : In(1)
+        Level: forget everything.
+    """
+
+    latency = 4
+
+    rank: In(4)
+    weights: In(weights_layout())
+    closed: In(1)
+    closing: In(closing_layout())
+    tag: In(16)
+    over: Out(1)
+    room: Out(1)
+    slot: Out(1)
+    begun: In(1)
+    into: In(1)
+    ended: In(1)
+    good: In(1)
+    resumed: In(resumed_layout())
+    asked: In(16)
+    known: Out(1)
+    taken: In(1)
+    work: Out(work_layout())
+    finished: In(1)
+    ready: Out(stream.Signature(own_ready_layout()))
+    slots: Out(data.ArrayLayout(slot_layout(), SLOTS))
+    count: Out(counts_layout())
+    reset: In(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        states = [Signal(slot_layout(), name=f"slot_{n}") for n in range(SLOTS)]
+        told = Signal(SLOTS)
+        pending = Cat(slot.pending for slot in states)
+        free = Cat(~(slot.computing | slot.pending | slot.taken) for slot in states)
+        latest = Signal(16)  # round that was closed last
+        some = Signal()  # there is one
+        since = Signal(16)
+        following = Signal(data.StructLayout({"present": 1, "tag": 16, "work": work_layout()}))
+        m.d.comb += [
+            self.slots.eq(Cat(states)),
+            since.eq(latest - self.tag),
+            self.over.eq(some & ~since[-1]),
+            self.room.eq(free.any()),
+            self.slot.eq(~free[0]),
+            self.known.eq(following.present & (following.tag == self.asked)),
+        ]
+
+        # When a round is closed, a cycle for each slot, and one for both; else a cycle for a gradient that is judged.
+        turn = Signal(SLOTS + 1)
+        ends = Signal(SLOTS)  # its computation has ended, and its gradient is not judged yet
+        judges, chosen, present = Signal(), Signal(), Signal()
+        of = Signal(16)
+        m.d.sync += turn.eq(Cat(self.closed, turn))
+        with m.If(self.closed):
+            m.d.sync += [latest.eq(self.closing.tag), some.eq(1)]
+        m.d.comb += [
+            judges.eq((turn == 0) & ends.any() & ~self.reset),
+            chosen.eq(turn[1] | ((turn == 0) & ~ends[0])),
+            of.eq(Mux(chosen, states[1].tag, states[0].tag)),
+            present.eq(Mux(turn == 0, some, Mux(chosen, states[1].pending, states[0].pending))),
+        ]
+        fresh, weight, stale, age = judge(m, "slot", tag=latest, present=present, of=of, weights=self.weights)
+
+        # A gradient's way to pending.
+        before, again = Signal(), Signal()
+        m.d.sync += before.eq(self.resumed.ready & (before | ~judges))
+        m.d.comb += again.eq(self.resumed.ready & ~before & ~judges & ~self.reset)
+        for n, slot in enumerate(states):
+            with m.If(self.begun & (self.into == n)):
+                m.d.sync += [slot.computing.eq(1), slot.tag.eq(self.tag)]
+            with m.If(self.ended & slot.computing & ~ends[n]):
+                m.d.sync += [ends[n].eq(self.good), slot.computing.eq(self.good)]
+            with m.If(judges & (chosen == n)):
+                m.d.sync += [ends[n].eq(0), slot.computing.eq(0), slot.pending.eq(~stale), told[n].eq(0)]
+            with m.If(again & (self.resumed.slot == n)):
+                m.d.sync += [slot.pending.eq(1), slot.tag.eq(self.resumed.tag), told[n].eq(0)]
+            with m.If(self.finished & slot.taken):
+                m.d.sync += slot.taken.eq(0)
+        m.d.comb += self.count.gradients_computed.eq(judges | again)
+
+        # Rank 0 is told of the older one first: of two that are untold, the one of the lower round.
+        untold = pending & ~told
+        later = Signal(16)
+        m.d.comb += later.eq(states[1].tag - states[0].tag)
+        with m.If(self.ready.ready | ~self.ready.valid):
+            m.d.sync += self.ready.valid.eq(untold.any())
+            chooses = Mux(untold.all(), later[-1], untold[1])
+            m.d.sync += self.ready.payload.slot.eq(chooses)
+            with m.If(chooses):
+                m.d.sync += self.ready.payload.tag.eq(states[1].tag)
+            with m.Else():
+                m.d.sync += self.ready.payload.tag.eq(states[0].tag)
+            for n in range(SLOTS):
+                with m.If(untold[n] & (chooses == n)):
+                    m.d.sync += told[n].eq(1)
+
+        # A round is closed: a verdict on each slot.
+        closing = self.closing
+        verdict = data.StructLayout({"fresh": 1, "weight": 5, "stale": 1, "age": 4})
+        verdicts = [Signal(verdict, name=f"verdict_{n}") for n in range(SLOTS)]
+        for n in range(SLOTS):
+            with m.If(turn[n]):
+                m.d.sync += [verdicts[n].fresh.eq(fresh), verdicts[n].weight.eq(weight), verdicts[n].stale.eq(stale),
+                             verdicts[n].age.eq(age)]
+        one, other = verdicts
+        on_time, is_late, second = Signal(), Signal(), Signal()
+        m.d.sync += [on_time.eq(closing.on_time.bit_select(self.rank, 1)),
+                     is_late.eq(closing.late.bit_select(self.rank, 1))]
+        m.d.comb += second.eq((other.weight != 0) & ((one.weight == 0) | (other.age > one.age)))
+        work = following.work
+        takes, drops = Signal(SLOTS), Signal(SLOTS)
+        with m.If(turn[-1] & ~self.reset):
+            m.d.comb += [
+                takes.eq(Cat(((mine.fresh & on_time) | ((mine.weight != 0) & is_late & (second == n)))
+                             for n, mine in enumerate(verdicts))),
+                drops.eq(Cat(mine.stale for mine in verdicts)),
+                self.count.gradients_applied.eq(on_time & (one.fresh | other.fresh)),
+                self.count.gradients_applied_late.eq(is_late & ((one.weight != 0) | (other.weight != 0))),
+            ]
+            m.d.sync += [
+                following.present.eq(1), following.tag.eq(closing.tag),
+                work.fresh.eq(self.count.gradients_applied), work.late.eq(self.count.gradients_applied_late),
+                work.fresh_slot.eq(other.fresh), work.late_slot.eq(second),
+                work.weight.eq(Mux(second, other.weight, one.weight)), work.index.eq(closing.index),
+                work.masks.eq(Cat(closing.on_time, closing.late)),
+            ]
+        for n, slot in enumerate(states):
+            with m.If(takes[n]):
+                m.d.sync += [slot.pending.eq(0), slot.taken.eq(1)]
+            with m.If(drops[n]):
+                m.d.sync += slot.pending.eq(0)
+        with m.If(self.reset):
+            m.d.comb += self.count.gradients_dropped.eq(sum(pending))
+        with m.Else():
+            m.d.comb += self.count.gradients_dropped.eq(sum(drops) + (judges & stale))
+        with m.If(self.taken):
+            m.d.sync += [self.work.eq(work), following.present.eq(0)]
+        return ResetInserter(self.reset)(m)

@@ -1,0 +1,74 @@
+"""Master weights: the weights of the own block as the optimizer makes them. A node has them if all nodes compute with
+decoded weights, or if a fused update must not read the weight memory."""
+
+from amaranth.hdl import Module
+from amaranth.lib import stream
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression.registry import RAW
+from hdl.ring.parts.conditions import is_fused, is_update
+from hdl.ring.parts.pace import reader_options
+from hdl.ring.parts.part import Channel, Input, Output, Part, PartDescription, job
+from hdl.ring.sequences import OWN
+from hdl.row_transfer import RowReader, RowWriter
+from hdl.streams.route import Fork
+from hdl.streams.stream import beat_layout, connect_stream
+
+__all__ = ["MasterWeights", "describe"]
+
+
+def describe(config):
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None in a node without master weights."""
+    if not config.weights.has_master:
+        return None
+    copies = (Output("copied", Channel.COPIED),) if config.weights.codec == RAW else ()
+    return PartDescription(
+        name="masters",
+        component=MasterWeights,
+        instructions=(
+            # Reads and writes of the optimizer, in place of those of weights.
+            job(config, "master_job", OWN, "masters", when=is_update),
+            job(config, "master_write_job", OWN, "masters", when=is_update, awaited=True),
+        ),
+        reads={"masters": 1},
+        writes={"masters": 1},
+        inputs=(Input("updated", Channel.UPDATED),),
+        outputs=(Output("weights", Channel.WEIGHTS, during=is_fused), *copies),
+    )
+
+
+class MasterWeights(Part):
+    """Reads master weights for the optimizer, and writes the updated ones; raw weights get these, too."""
+
+    def __init__(self, *, config, description):
+        rows = stream.Signature(beat_layout(config.lanes))
+        super().__init__(config, description, {
+            # Master weights for the optimizer.
+            "weights": Out(rows),
+            # Master weights that the optimizer made.
+            "updated": In(rows),
+            # The same for the weight memory, where weights are raw.
+            **({"copied": Out(rows)} if config.weights.codec == RAW else {}),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config, lanes = self._config, self._config.lanes
+        shape = {"rows": config.memories.state // lanes, "lanes": lanes, "elements": config.segment}
+        m.submodules.reader = reader = RowReader(**shape, **reader_options(config, "masters"))
+        m.submodules.writer = writer = RowWriter(**shape)
+        connect_stream(m, self.master_job, reader.job)
+        connect_stream(m, self.master_write_job, writer.job)
+        connect_stream(m, reader.o, self.weights)
+        if self._config.weights.codec == RAW:
+            m.submodules.fork = fork = Fork(shape=beat_layout(lanes), outputs=2)
+            m.d.comb += fork.enable.eq(0b11)
+            connect_stream(m, self.updated, fork.i)
+            connect_stream(m, fork.o[0], writer.i)
+            connect_stream(m, fork.o[1], self.copied)
+        else:
+            connect_stream(m, self.updated, writer.i)
+        m.d.comb += self.master_write_job_done.eq(writer.done)
+        self._connect_read(m, reader, "masters")
+        self._connect_write(m, writer, "masters")
+        return m

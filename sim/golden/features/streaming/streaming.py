@@ -1,0 +1,355 @@
+"""Golden model of a relay: workers that compute with one layer at a time, and a server that has them all.
+
+A model is a list of units. A unit is a linear layer with a ReLU behind it but for the last, or a part of a layer's
+outputs; the last layer is one unit. The server has masters of all units, in binary32, and their state.
+
+FETCH gives the workers a unit's weights, through the unit's codec: all have the decoded ones. PUSH adds the gradients
+of a unit, ((g_1 + g_2) + g_3) + …, in the order of the workers' ranks behind the server's, each addition rounded to
+nearest even. Each read of a gradient turns -0.0 into +0.0 and a NaN into the canonical one. The server, behind the
+last worker, makes of the sum new masters and new state. So sums differ from those of a fused update, whose elements
+begin at different ranks, but for two workers: there every sum has two terms.
+
+In a set a worker computes with its examples in microbatches, in ascending order. Products are those of lists of
+LAYERS, and gradients of a unit go on over microbatches from the sums that are there: so gradients do not depend on
+the size of a microbatch. Forward, it keeps the inputs of each unit in far memory. Backward, it makes a unit's
+outputs once more, and of gradients of outputs those of weights, biases and inputs; the latter are zero where inputs
+are not above zero, as the ReLU in front has it, and are summed over all parts of a layer in ascending order. The loss
+of a set is the sum of those of its microbatches in ascending order, and then of workers, from +0.0 on.
+
+:func:`resident_set` has all units on each worker, and is what :func:`streaming_set` must equal bit for bit. That has
+two
+windows of weights and two accumulators of gradients.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.group import GROUP
+from sim.golden import floating, optimizer, ring, summation
+from sim.golden.codecs import RAW, WEIGHT_CODECS
+from sim.golden.features.compute.gemm import ScaleMask, epilogue
+from sim.golden.features.mx.block_format import BlockFormat
+
+__all__ = [
+    "Counts",
+    "Moved",
+    "Server",
+    "Share",
+    "Unit",
+    "accesses",
+    "counts",
+    "push_sum",
+    "resident_set",
+    "streaming_set",
+    "units_of",
+]
+
+Bits = npt.NDArray[np.uint32]
+Array = npt.NDArray[np.floating]
+#: Examples of a worker, one per row, and their labels.
+Share = tuple[Array, npt.NDArray[np.integer]]
+
+
+class Functions(Protocol):
+    """Sums of the contract: :mod:`sim.golden.summation`, or :mod:`sim.arithmetic.functions` for speed."""
+
+    def product(self, a: Array, b: Array, initial: Array | None = None) -> Array: ...
+    def cross_entropy(self, scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A layer, or a part of its outputs, as it travels."""
+
+    layer: int  # number of the layer, from 1
+    #: Inputs, and outputs of this part.
+    inputs: int
+    outputs: int
+    first: int = 0  # first output of this part
+    format: str = RAW  # codec of its weights in FETCH
+
+    @property
+    def words(self) -> int:
+        """Weights and biases, which are the elements of FETCH and PUSH."""
+        return (self.inputs + 1) * self.outputs
+
+    @property
+    def length(self) -> int:
+        """Weights and biases, and zeros up to the next group."""
+        return int(-(-self.words // GROUP) * GROUP)
+
+
+def units_of(widths: Sequence[int]) -> list[Unit]:
+    """Units of a perceptron of the given widths, inputs and outputs included, one for each layer."""
+    if len(widths) < 2:
+        raise ValueError(f"Widths must be two or more, not {list(widths)!r}")
+    return [Unit(number, *pair) for number, pair in enumerate(itertools.pairwise(widths), start=1)]
+
+
+def accesses(units: Sequence[Unit]) -> tuple[list[int], list[int]]:
+    """Numbers of units in the order forward, and backward: layers from the last on, parts of a layer from the first
+    on, since gradients of inputs are summed over outputs in ascending order."""
+    forward = list(range(len(units)))
+    return forward, sorted(forward, key=lambda number: (-units[number].layer, units[number].first))
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Elements of a FETCH or PUSH: all, zeros, and those at the largest magnitude of their format.
+
+    Saturations of binary32 are infinities and NaNs.
+    """
+
+    elements: int
+    zeros: int
+    saturations: int
+
+    @property
+    def zero_part(self) -> float:
+        """Part of the elements that are zeros."""
+        return self.zeros / self.elements
+
+
+def counts(elements: Bits, codec: str = RAW) -> Counts:
+    """Counts of elements that go through a codec: zeros as they are decoded, and codes of the largest magnitude."""
+    through = WEIGHT_CODECS[codec]
+    magnitudes = through.decode(through.encode(elements), len(elements)) & np.uint32(0x7FFF_FFFF)
+    saturated = magnitudes >= np.uint32(0x7F80_0000)
+    form = getattr(through, "format", None)
+    if isinstance(form, BlockFormat):
+        codes = form.quantise(elements).codes.ravel()[:len(elements)]
+        saturated = saturated | ((codes & (1 << form.magnitude_bits) - 1) == form.largest)
+    return Counts(len(elements), int(np.count_nonzero(magnitudes == 0)), int(np.count_nonzero(saturated)))
+
+
+def push_sum(gradients: Bits) -> Bits:
+    """Sum of gradients, one row for each worker in the order of ranks behind the server's."""
+    addends = ring.canonical(gradients)
+    total: Bits = addends[0]
+    for addend in addends[1:]:
+        total = floating.add(total, addend)
+    return total
+
+
+class Server:
+    """Masters and state of all units: of each, weights, biases, and zeros up to the next group. State planes are
+    zeros at first."""
+
+    def __init__(self, units: Sequence[Unit], masters: Sequence[Bits], *, planes: int):
+        for unit, master in zip(units, masters, strict=True):
+            if master.shape != (unit.length,):
+                raise ValueError(f"Masters of layer {unit.layer} must be {unit.length:,} words, not "
+                                 f"{master.shape!r}")
+        self.units = list(units)
+        self.masters = [master.copy() for master in masters]
+        self.state = [[np.zeros_like(master) for _ in range(planes)] for master in masters]  # planes of each unit
+        #: Of the last FETCH and PUSH of each unit.
+        self.fetched: dict[int, Counts] = {}
+        self.pushed: dict[int, Counts] = {}
+
+    def decoded(self, number: int) -> Bits:
+        """Weights of a unit as workers have them."""
+        codec = WEIGHT_CODECS[self.units[number].format]
+        master = self.masters[number]
+        found: Bits = codec.decode(codec.encode(master), len(master))
+        return found
+
+    def fetch(self, number: int) -> Bits:
+        """FETCH of a unit: what all workers have then."""
+        self.fetched[number] = counts(self.masters[number][:self.units[number].words],
+                                      self.units[number].format)
+        return self.decoded(number)
+
+    def push(self, number: int, gradients: Sequence[Bits], settings: optimizer.Settings) -> None:
+        """PUSH of a unit, whose gradients come in the order of workers, and its update."""
+        total = push_sum(np.stack(gradients))
+        self.pushed[number] = counts(total[:self.units[number].words])
+        self.masters[number], self.state[number] = optimizer.update(total, self.masters[number],
+                                                                    self.state[number], settings)
+
+
+class _Products:
+    """Products of a unit with the weights that a worker has."""
+
+    def __init__(self, unit: Unit, weights: Bits, functions: Functions, *, last: bool):
+        count = unit.inputs * unit.outputs
+        numbers = ring.floats(weights)
+        self._weights = numbers[:count].reshape(unit.outputs, unit.inputs)
+        self._biases = numbers[count:count + unit.outputs]
+        self._unit, self._functions, self._last = unit, functions, last
+
+    def forward(self, x: Array) -> Array:
+        start = np.broadcast_to(self._biases, (len(x), len(self._biases)))
+        found = self._functions.product(x, self._weights.T, start).astype(np.float32)
+        return epilogue(found, ScaleMask(), relu=not self._last, gate=None)
+
+    def loss(self, scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Bits, Array]:
+        loss, gradient = self._functions.cross_entropy(scores, labels)
+        return ring.bits([loss]), gradient
+
+    def backward(self, x: Array, upstream: Array, gradient: Bits, below: Array | None) -> Array:
+        """Go on with a unit's gradient, and return that of inputs, from that of the parts before."""
+        unit, product = self._unit, self._functions.product
+        count = unit.inputs * unit.outputs
+        mine = np.ascontiguousarray(upstream[:, unit.first:unit.first + unit.outputs])
+        numbers = gradient.view(np.float32)
+        weights = numbers[:count].reshape(unit.outputs, unit.inputs)
+        biases = numbers[None, count:count + unit.outputs]
+        weights[...] = product(np.ascontiguousarray(mine.T), x, weights)
+        biases[...] = product(np.ones((1, len(x)), np.float32), mine, biases)
+        if unit.layer == 1:
+            return mine
+        return epilogue(product(mine, self._weights, below).astype(np.float32), ScaleMask(), relu=False, gate=x)
+
+
+def _cut(share: Share, microbatch: int) -> Iterator[Share]:
+    """Microbatches of a share."""
+    for first in range(0, len(share[1]), microbatch):
+        yield share[0][first:first + microbatch], share[1][first:first + microbatch]
+
+
+def total_loss(losses: Sequence[Sequence[Bits]]) -> Bits:
+    """Loss of a set, from those of each worker's microbatches."""
+    total = np.zeros(1, np.uint32)
+    for mine in losses:
+        worker = np.zeros(1, np.uint32)
+        for loss in mine:
+            worker = floating.add(worker, loss)
+        total = floating.add(total, worker)
+    return total
+
+
+def resident_set(server: Server, shares: Sequence[Share], settings: optimizer.Settings, *, microbatch: int,
+                 functions: Functions = summation) -> int:
+    """A set of workers that have all units, and the update; the loss as a bit pattern."""
+    units, last = server.units, len(server.units) - 1
+    forward, backward = accesses(units)
+    with np.errstate(all="ignore"):
+        products = [_Products(unit, server.fetch(number), functions, last=number == last)
+                    for number, unit in enumerate(units)]
+        gradients = [[np.zeros(unit.length, np.uint32) for unit in units] for _ in shares]
+        losses: list[list[Bits]] = []
+        for share, mine in zip(shares, gradients, strict=True):
+            losses.append([])
+            for x, labels in _cut(share, microbatch):
+                inputs = {1: x}
+                for number in forward:
+                    made = products[number].forward(inputs[units[number].layer])
+                    above = units[number].layer + 1
+                    inputs[above] = np.concatenate([inputs[above], made], axis=1) if above in inputs else made
+                loss, upstream = products[last].loss(inputs[units[last].layer + 1], labels)
+                losses[-1].append(loss)
+                ups: dict[int, Array] = {units[last].layer: upstream}
+                for number in backward:
+                    layer = units[number].layer
+                    ups[layer - 1] = products[number].backward(inputs[layer], ups[layer], mine[number],
+                                                               ups.get(layer - 1))
+    for number in backward:
+        server.push(number, [mine[number] for mine in gradients], settings)
+    return int(total_loss(losses)[0])
+
+
+@dataclasses.dataclass
+class Moved:
+    """Words of activations that a worker has moved to and from its far memory, by direction and unit."""
+
+    forward: dict[int, int] = dataclasses.field(default_factory=dict)
+    backward: dict[int, int] = dataclasses.field(default_factory=dict)
+
+
+class _Worker:
+    """A worker: two windows, two accumulators, and far memory."""
+
+    def __init__(self, share: Share, microbatch: int, functions: Functions):
+        self._parts = list(_cut(share, microbatch))
+        self._functions = functions
+        self._windows: list[tuple[int, _Products]] = []
+        self._accumulators: dict[int, Bits] = {}
+        self._inputs: dict[int, list[Array]] = {1: [x for x, _ in self._parts]}
+        self._ups: dict[int, list[Array]] = {}
+        self.losses: list[Bits] = []
+        self.moved = Moved()
+
+    def has(self, number: int) -> bool:
+        return any(held == number for held, _ in self._windows)
+
+    def fetch(self, number: int, unit: Unit, weights: Bits, *, last: bool) -> None:
+        """Replace the window that was not used last."""
+        self._windows = [*self._windows[-1:], (number, _Products(unit, weights, self._functions, last=last))]
+
+    def _window(self, number: int) -> _Products:
+        found = next(one for one in self._windows if one[0] == number)
+        self._windows.remove(found)
+        self._windows.append(found)  # which is used last
+        return found[1]
+
+    def forward(self, number: int, unit: Unit) -> None:
+        products, made, moved = self._window(number), [], 0
+        for x in self._inputs[unit.layer]:
+            made.append(products.forward(x))
+            moved += x.size + made[-1].size
+        before = self._inputs.get(unit.layer + 1)
+        self._inputs[unit.layer + 1] = made if before is None else [
+            np.concatenate(pair, axis=1) for pair in zip(before, made, strict=True)]
+        self.moved.forward[number] = moved
+
+    def backward(self, number: int, unit: Unit, *, last: bool) -> None:
+        if len(self._accumulators) == 2:
+            raise ValueError(f"Accumulators must be empty before backward of layer {unit.layer}, not two in use")
+        products, moved = self._window(number), 0
+        gradient = self._accumulators[number] = np.zeros(unit.length, np.uint32)
+        below = self._ups.setdefault(unit.layer - 1, [])
+        begun = bool(below)
+        for place, ((_, labels), x) in enumerate(zip(self._parts, self._inputs[unit.layer], strict=True)):
+            again = products.forward(x)
+            if last:
+                loss, upstream = products.loss(again, labels)
+                self.losses.append(loss)
+            else:
+                upstream = self._ups[unit.layer][place]
+            found = products.backward(x, upstream, gradient, below[place] if begun else None)
+            moved += x.size + (0 if last else upstream[:, :unit.outputs].size)
+            if unit.layer > 1:
+                moved += found.size * (2 if begun else 1)
+                below[place:place + 1] = [found]
+        self.moved.backward[number] = moved
+
+    def push(self, number: int) -> Bits:
+        return self._accumulators.pop(number)
+
+
+def streaming_set(server: Server, shares: Sequence[Share], settings: optimizer.Settings, *, microbatch: int,
+              functions: Functions = summation) -> tuple[int, list[Moved]]:
+    """A set layer by layer, and the update; the loss as a bit pattern, and what each worker has moved."""
+    units, last = server.units, len(server.units) - 1
+    workers = [_Worker(share, microbatch, functions) for share in shares]
+    forward, backward = accesses(units)
+    waiting: list[int] = []
+
+    def push() -> None:
+        number = waiting.pop(0)
+        server.push(number, [worker.push(number) for worker in workers], settings)
+
+    with np.errstate(all="ignore"):
+        for position, number in enumerate([*forward, *backward]):
+            if len(waiting) > 1:
+                push()
+            if not workers[0].has(number):
+                weights = server.fetch(number)
+                for worker in workers:
+                    worker.fetch(number, units[number], weights, last=number == last)
+            for worker in workers:
+                if position < len(units):
+                    worker.forward(number, units[number])
+                else:
+                    worker.backward(number, units[number], last=number == last)
+            if position >= len(units):
+                waiting.append(number)
+        while waiting:
+            push()
+    return int(total_loss([worker.losses for worker in workers])[0]), [worker.moved for worker in workers]

@@ -1,0 +1,59 @@
+"""The command `gradring lab streaming`."""
+
+import json
+
+import pytest
+
+from host.features.streaming import node_run
+from host.labs.streaming import experiment
+from sim.verilated.native import Arithmetic
+from tests.host import rings
+
+
+def test_results_and_replay(run, succeed, tmp_path):
+    out = succeed("lab", "relay", "--seeds", 1, "--epochs", 1, "--output", tmp_path)
+    assert "accuracies: golden nodes, which have the bits of gateware; cycles and stalls: modelled\n" in out
+    found = json.loads((tmp_path / "streaming.json").read_text())
+    assert [row["stall"][2] for row in found["stalls"]] == [0, 0, 0]
+    assert len(found["cases"]) == 6
+    assert (tmp_path / "streaming.png").stat().st_size > 10_000
+    log = tmp_path / "edits.json"
+    code, out, _ = run("lab", "relay", "--replay", log)
+    assert code == 0
+    assert out.endswith("the same run\n")
+    changed = json.loads(log.read_text())
+    log.write_text(json.dumps({**changed, "digest": "0" * 64}))
+    code, out, _ = run("lab", "relay", "--replay", log)
+    assert code == 1
+    assert out.endswith("ANOTHER run\n")
+
+
+def test_nodes(succeed, monkeypatch, tmp_path):
+    """A case on two simulated workers and their server has the golden losses, weights and edits."""
+    worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
+    monkeypatch.setattr(experiment, "streaming_nodes", lambda **sizes: node_run.StreamingNodes(
+        worker, server, node_run.worker_of(worker)))
+    monkeypatch.setattr(experiment, "WORKERS", 2)
+    monkeypatch.setattr(experiment, "CASES", experiment.CASES[:2])
+    learned = experiment.learn_on_nodes
+    monkeypatch.setattr(experiment, "learn_on_nodes", lambda *given, **options: learned(
+        *given, **options, arithmetic=Arithmetic.GATEWARE))
+    out = succeed("lab", "relay", "--seeds", 1, "--epochs", 1, "--nodes", "--output", tmp_path)
+    found = json.loads((tmp_path / "streaming.json").read_text())
+    [row] = found["nodes"]
+    assert (row["name"], row["sets"], row["bit_exact"]) == ("64-10, a plateau adds a layer", 30, True)
+    assert round(100 * row["accuracy"], 4) == found["cases"][1]["accuracies"][0]
+    assert f"{100 * row['accuracy']:.2f}" in out
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (None, "Log of edits must be a file that `gradring lab streaming` has written, not "),
+    ("{", "Log of edits must be a file that `gradring lab streaming` has written, not "),
+    ("{}", "Log of edits must have start, workers, seed, sets, edits, losses, digest, and ")])
+def test_wrong_logs(run, tmp_path, content, message):
+    path = tmp_path / "edits.json"
+    if content is not None:
+        path.write_text(content)
+    code, _, err = run("lab", "relay", "--replay", path)
+    assert code == 1
+    assert err.startswith(f"error: {message}")
