@@ -49,7 +49,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_all_commands_are_known():
-    labs = ("sweep", "streaming", "predict", "memory", "migrate", "estimate", "tiling", "late", "centroids", "delayed")
+    labs = ("sweep", "streaming", "predict", "memory", "migrate", "estimate", "tiling", "late", "centroids",
+            "delayed")
     assert {"train", "launch", "quantize", "bench", *(f"lab {name}" for name in labs)} <= set(COMMANDS)
     assert all(COMMANDS.values())
 
