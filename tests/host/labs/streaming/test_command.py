@@ -11,19 +11,19 @@ from tests.host import rings
 
 
 def test_results_and_replay(run, succeed, tmp_path):
-    out = succeed("lab", "relay", "--seeds", 1, "--epochs", 1, "--output", tmp_path)
+    out = succeed("lab", "streaming", "--seeds", 1, "--epochs", 1, "--output", tmp_path)
     assert "accuracies: golden nodes, which have the bits of gateware; cycles and stalls: modelled\n" in out
     found = json.loads((tmp_path / "streaming.json").read_text())
     assert [row["stall"][2] for row in found["stalls"]] == [0, 0, 0]
     assert len(found["cases"]) == 6
     assert (tmp_path / "streaming.png").stat().st_size > 10_000
     log = tmp_path / "edits.json"
-    code, out, _ = run("lab", "relay", "--replay", log)
+    code, out, _ = run("lab", "streaming", "--replay", log)
     assert code == 0
     assert out.endswith("the same run\n")
     changed = json.loads(log.read_text())
     log.write_text(json.dumps({**changed, "digest": "0" * 64}))
-    code, out, _ = run("lab", "relay", "--replay", log)
+    code, out, _ = run("lab", "streaming", "--replay", log)
     assert code == 1
     assert out.endswith("ANOTHER run\n")
 
@@ -38,7 +38,7 @@ def test_nodes(succeed, monkeypatch, tmp_path):
     learned = experiment.learn_on_nodes
     monkeypatch.setattr(experiment, "learn_on_nodes", lambda *given, **options: learned(
         *given, **options, arithmetic=Arithmetic.GATEWARE))
-    out = succeed("lab", "relay", "--seeds", 1, "--epochs", 1, "--nodes", "--output", tmp_path)
+    out = succeed("lab", "streaming", "--seeds", 1, "--epochs", 1, "--nodes", "--output", tmp_path)
     found = json.loads((tmp_path / "streaming.json").read_text())
     [row] = found["nodes"]
     assert (row["name"], row["sets"], row["bit_exact"]) == ("64-10, a plateau adds a layer", 30, True)
@@ -54,6 +54,6 @@ def test_wrong_logs(run, tmp_path, content, message):
     path = tmp_path / "edits.json"
     if content is not None:
         path.write_text(content)
-    code, _, err = run("lab", "relay", "--replay", path)
+    code, _, err = run("lab", "streaming", "--replay", path)
     assert code == 1
     assert err.startswith(f"error: {message}")
