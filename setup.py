@@ -1,12 +1,13 @@
-"""Wheels in which every module is within the package gradring, so that none collides with another project's.
+"""Wheels with every module within the package gradring, so that none collides with another project's.
 
 A clone has hdl, sim, host and boards at its root, and is used as an editable installation. Names like these must not
-stand in site-packages by themselves: docs/decisions/packaging.md.
+be at the top of site-packages: docs/decisions/packaging.md.
 """
 
 import ast
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 from setuptools import setup
@@ -24,12 +25,12 @@ _BEGINNING = re.compile(rf"(?:{'|'.join(PACKAGES)})\.")
 
 
 def within(text: str) -> str:
-    """Source of a module whose imports, and strings that name modules, begin with ``gradring.``.
+    """Source of a module with imports, and strings that name modules, that begin with ``gradring.``.
 
     Raises
     ------
     ValueError
-        It has ``import hdl…``, whose name in the code would have to change as well, or a string that names a module
+        It has ``import hdl…``, where the name in the code would have to change too, or a string that names a module
         and is not plain.
     """
     lines = text.encode().splitlines(keepends=True)  # columns of the syntax tree count bytes
@@ -55,7 +56,7 @@ def within(text: str) -> str:
 
 
 class Build(build_py):
-    """Build a wheel's files; an editable installation has those of the clone."""
+    """Build a wheel's files; an editable installation uses the clone's files."""
 
     def run(self) -> None:
         super().run()
@@ -76,12 +77,22 @@ class Build(build_py):
 
 
 class Metadata(egg_info):
-    """Metadata that name the one package which a wheel has at its top."""
+    """Metadata that name a wheel's only top-level package."""
 
     def run(self) -> None:
         super().run()
         Path(self.egg_info, "top_level.txt").write_text("gradring\n")
 
 
+def readme() -> str:
+    """README.md with absolute links to the files of the version's tag, for pages outside of a clone."""
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    home, tag = project["urls"]["Homepage"], f"v{project['version']}"
+    return re.sub(r"(!?\[[^\]]*\]\()(?!https?:|#)",
+                  lambda match: f"{match[1]}{home}/{'raw' if match[1][0] == '!' else 'blob'}/{tag}/",
+                  Path("README.md").read_text())
+
+
 if __name__ == "__main__":
-    setup(cmdclass={"build_py": Build, "egg_info": Metadata})
+    setup(cmdclass={"build_py": Build, "egg_info": Metadata}, long_description=readme(),
+          long_description_content_type="text/markdown")

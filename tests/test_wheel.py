@@ -1,4 +1,4 @@
-"""The wheel: one package at its top, whatever else is installed beside it, and other versions of what it needs."""
+"""The wheel: one top-level package, next to any installed packages, and with other versions of its dependencies."""
 
 import os
 import re
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A wheel of the files that are in the repository, and of no others."""
+    """A wheel of exactly the files that are in the repository."""
     clone, target = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheel")
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in names.rstrip("\0").split("\0"):
@@ -28,8 +28,8 @@ def wheel(tmp_path_factory):
             (clone / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
                     "--wheel-dir", target, clone], check=True, timeout=300)
-    (found,) = target.glob("gradring-*.whl")
-    return found
+    (path,) = target.glob("gradring-*.whl")
+    return path
 
 
 def test_one_package(wheel):
@@ -53,7 +53,7 @@ def others(folder):
 
 
 def test_beside_others(wheel, tmp_path):
-    """Training, and sums of ranks, run from the wheel alone, where other projects have packages of the same names."""
+    """Training, and sums of ranks, run from the wheel only, where other projects have packages of the same names."""
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as file:
         file.extractall(site)
@@ -73,7 +73,7 @@ def test_beside_others(wheel, tmp_path):
         assert "bit for bit" in ended.stdout
         return ended.stdout
 
-    # Nodes with two state planes, whose library other tests use as well.
+    # Nodes with two state planes, which share a library with other tests.
     run("train", "--nodes", "2", "--steps", "1", "--state-planes", "2")
     pytest.importorskip("torch")
     assert f"{site / 'gradring' / '__init__.py'} 1225.0\n" in run("launch", "-n", "1", "script.py")
@@ -89,28 +89,28 @@ def test_same_builds(wheel, tmp_path):
                "toolchain._LOADED = time.time() + 10; "  # sources that change while they are loaded have no digest
                "print(toolchain.digest(verilog.sources(), toolchain.source(build.build_ring, build.compile_library), "
                "*map(toolchain.text, sorted(Path(package.__path__[0]).glob('*.py')))))")
-    found = {subprocess.run([sys.executable, "-P", "-c", program.format(prefix)], cwd=folder, check=True, text=True,
-                            env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True).stdout
-             for prefix, folder in (("", ROOT), ("gradring.", tmp_path))}
-    assert len(found) == 1
+    digests = {subprocess.run([sys.executable, "-P", "-c", program.format(prefix)], cwd=folder, check=True, text=True,
+                              env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True).stdout
+               for prefix, folder in (("", ROOT), ("gradring.", tmp_path))}
+    assert len(digests) == 1
 
 
 def test_tested_versions():
-    """Each dependency is a range with the tested version in it; that is pinned in constraints.txt."""
+    """Each dependency is a range with the tested version in it; this version is pinned in constraints.txt."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = map(Requirement, (ROOT / "constraints.txt").read_text().split())
     tested = {line.name.lower().replace("_", "-"): line.specifier for line in lines}
     base = [Requirement(text) for text in project["dependencies"]]
     extras = [Requirement(text) for texts in project["optional-dependencies"].values() for text in texts]
-    for one in [*base, *extras]:
-        (pin,) = tested[one.name.lower()]
+    for requirement in [*base, *extras]:
+        (pin,) = tested[requirement.name.lower()]
         assert pin.operator == "=="
-        assert one.specifier.contains(pin.version), one
-    for one in base:
-        assert {bound.operator for bound in one.specifier} == {">=", "<"}, one
+        assert requirement.specifier.contains(pin.version), requirement
+    for requirement in base:
+        assert {bound.operator for bound in requirement.specifier} == {">=", "<"}, requirement
 
 
-#: What users write, in their types.
+#: A user's program, with types.
 TYPED = """\
 import numpy as np
 import numpy.typing as npt
@@ -135,7 +135,7 @@ def test_quick_start(wheel, tmp_path):
     """In its own environment outside of the clone, with the oldest numpy, among packages of the same names."""
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment" / "bin" / "python"
-    # A node's Verilog has the versions of Amaranth and Yosys in its digest: with those, no library is built anew.
+    # A node's Verilog has the versions of Amaranth and Yosys in its digest: with those, no library is built again.
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", "--no-deps",
                     wheel], check=True, timeout=300)
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -164,7 +164,7 @@ def test_quick_start(wheel, tmp_path):
     printed = run(python, "-c", program)
     assert re.search(r"^[\d,]+ cycles, at least [\d,]+; [\d,]+ words on the links$", printed, re.MULTILINE)
     assert re.search(r"^[\d,]+ cycles, density 100\.0%$", printed, re.MULTILINE)
-    assert run(python.with_name("gradring"), "--version").startswith("gradring 0.1.0\n")
+    assert run(python.with_name("gradring"), "--version").startswith("gradring 0.2.0\n")
     assert sorted(path for path in site.rglob("*") if "__pycache__" not in path.parts) == before  # nothing is written
     assert run(python, "-c", "import numpy; print(numpy.__version__)") == f"{least}.0\n"
     (tmp_path / "typed.py").write_text(TYPED)

@@ -1,4 +1,4 @@
-"""The documentation as a site: built strictly, without anything of other servers, and with every name of the API."""
+"""The documentation as a site: built strictly, without anything from other servers, with every name of the API."""
 
 import html.parser
 import json
@@ -60,6 +60,9 @@ def test_api(site):
     assert "Members" not in text
     assert ":class:" not in text
     assert "::</p>" not in text
+    # Signatures are formatted, with a parameter in each line.
+    signature = re.search(r'<code class="nf">simulate.*?</pre>|simulate</span>.*?</pre>', text, re.DOTALL)[0]
+    assert signature.count("\n") > 3
 
 
 def test_sources(site):
@@ -69,18 +72,21 @@ def test_sources(site):
 
 def test_search(site):
     index = (site / "search" / "search_index.js").read_text()
-    found = {entry["location"] for entry in json.loads(index.removeprefix("var __index = "))["docs"]}
-    assert {"api/library.html#gradring.simulate", "numbers.html"} <= found
-    assert not any(place.startswith("sources/hdl") for place in found)
+    locations = {entry["location"] for entry in json.loads(index.removeprefix("var __index = "))["docs"]}
+    assert {"api/library.html#gradring.simulate", "numbers.html"} <= locations
+    assert not any(location.startswith("sources/hdl") for location in locations)
 
 
-def test_search_without_a_server(site, tmp_path):
-    """A page that is opened as a file can be searched."""
+@pytest.mark.parametrize(("words", "address"), [
+    ("simulate", "api/library.html"), ("install", "quick-start.html"), ("mx9", "compression/shared_exponent.html"),
+    ("PyTorch", "pytorch.html")])
+def test_search_without_a_server(site, tmp_path, words, address):
+    """A page that is opened as a file can be searched, and the first result is the page that explains the words."""
     chromium.needed()
-    loaded = chromium.load(f"{(site / 'index.html').as_uri()}?q=simulate", "--virtual-time-budget=20000",
+    loaded = chromium.load(f"{(site / 'index.html').as_uri()}?q={words}", "--virtual-time-budget=20000",
                            profile=tmp_path)
     results = re.findall(r'<a href="([^"]*)" class="md-search-result__link"', loaded.text)
-    assert any(re.search(r"api/library.html.*#gradring.simulate$", address) for address in results)
+    assert results[0].partition("?")[0].endswith(f"/{address}"), results
     assert loaded.messages == []
 
 
